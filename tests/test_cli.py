@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shlex
 import subprocess
 import sys
 import zipfile
@@ -15,50 +14,14 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from ncbook import cli as book
 
 import nclib
 from nclib import cli
 from nclib.methods.base import METHODS
 from nclib.runs.record import Record
-from nclib.runs.words import options_of, words_of
 
 SHORT = ["--dataset", "planted", "--model", "vse", "--warmup_epochs", "1", "--epochs", "1"]
-TEXT = st.text(min_size=1).filter(lambda s: not s.startswith("--"))
-PLAIN = st.one_of(st.booleans(), st.none(), st.integers(), st.floats(allow_nan=False, allow_infinity=False))
-
-
-@given(
-    st.dictionaries(st.sampled_from(["mrate", "lam", "mask"]), PLAIN),
-    st.dictionaries(st.sampled_from(["root", "half", "n_train"]), st.one_of(PLAIN, TEXT), min_size=1),
-)
-def test_words_and_values_are_each_others_inverse(values: dict, options: dict) -> None:
-    values = {**values, "data_options": options}
-    assert options_of(shlex.split(" ".join(words_of(values))), {}) == values
-
-
-def test_forms_of_an_option() -> None:
-    rules = nclib.runs.experiment_of("l2rm").parameters()
-    words = [
-        "--mrate",
-        ".5",
-        "--batch-size=8",
-        "--noise_file",
-        "1",
-        "--data_options.root",
-        "/x",
-        "--mask",
-        "false",
-    ]
-    assert options_of(words, rules) == {
-        "mrate": 0.5,
-        "batch_size": 8,
-        "noise_file": "1",
-        "data_options": {"root": "/x"},
-        "mask": False,
-    }
 
 
 def test_a_run_leaves_the_record_that_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -72,71 +35,6 @@ def test_a_run_leaves_the_record_that_is_printed(tmp_path: Path, capsys: pytest.
     assert done.startswith("already done on ")
     assert result == str(record)
     assert Path(path) == Path(record.folder) / "record.json"
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["run", "plain", "--mrat", "0.4"], "unknown parameter 'mrat'; did you mean 'mrate'?"),
-        (["run", "plain", "--mrate", "2"], "mrate=2: must be a number, at least 0 and at most 1"),
-        (["run", "plain", "--mrate", "much"], "mrate='much': must be a number"),
-        (["run", "plain", "mrate=0.4"], "'mrate=0.4' is not an option; options are written --name value"),
-        (["run", "plain", "--mrate"], "--mrate needs a value: --mrate VALUE"),
-        (["run", "plain", "--data_options", "1", "--data_options.n", "2"], "give one"),
-        (
-            ["run", "plain", "--data_options.n", "2"],
-            "data_options: unknown parameter 'n'; there are ",
-        ),
-        (
-            ["run", "plain", "--model_options.dropou", "0"],
-            "model_options: unknown parameter 'dropou'; did you mean 'dropout'?",
-        ),
-        (["run", "uot_rcl", "--mrate", "0.4"], "unknown parameter 'mrate'; did you mean 'noise_rate'?"),
-        (["run", "plain", "--noise_rat", "0.4"], "'noise_rat'; did you mean 'noise_rate'?"),
-        (["run", "uot_rcl", "--model", "vse"], "unknown parameter 'model'; only runs on pairs have it"),
-        (["run", "plain", "--hidden", "9"], "unknown parameter 'hidden'; only runs on labels have it"),
-        (["run", "plain", "--rho", "0.1"], "unknown parameter 'rho'; it belongs to l2rm"),
-    ],
-)
-def test_wrong_calls_say_what_is_wrong(
-    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.main(words) == 2
-    shown = capsys.readouterr()
-    assert said in shown.err
-    assert shown.out == ""
-
-
-@pytest.mark.parametrize("words", [["nonsense"], ["run"], ["data", "nonsense"]])
-def test_unknown_words_end_with_the_usage(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        cli.main(words)
-    assert ended.value.code == 2
-    assert "usage: nclib" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["run", "l2rn"], "method='l2rn': must be one of bicro, "),
-        (["run", "zzzz"], "; import the file that registers it first (nclib run --import FILE)"),
-        (["run", "l2rn"], "; did you mean 'l2rm'?"),
-        (["rum"], f"must be one of {', '.join(map(repr, cli.COMMANDS))}; did you mean 'run'?"),
-        (["claims"], "'claims' is a command of the book: ncbook claims"),
-        (["run", "plain", "--model", "sgrr"], "; did you mean 'sgr'?"),
-        (["run", "plain", "--dataset", "emojy"], "; did you mean 'emoji'?"),
-        (["run", "plain", "--dataset", "nothing-like-it"], "; import the file that registers another one"),
-    ],
-)
-def test_an_unknown_name_gets_a_suggestion(
-    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    try:
-        status = cli.main(words)
-    except SystemExit as ended:
-        status = ended.code
-    assert status == 2
-    assert said in " ".join(capsys.readouterr().err.split())
 
 
 @pytest.mark.parametrize("name", list(cli.COMMANDS))
@@ -223,15 +121,6 @@ def test_damaged_files_and_missing_packages_end_as_a_line(error: Exception, said
     assert said in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("words", "goes_on"), [(["run"], True), (["list"], False)])
-def test_only_runs_go_on_after_ctrl_c(words: list[str], goes_on: bool, monkeypatch, capsys) -> None:
-    monkeypatch.setitem(cli.COMMANDS, words[0], cli.Command("", Mock(side_effect=KeyboardInterrupt)))
-    assert cli.main(words) == cli.INTERRUPTED
-    said = capsys.readouterr().err
-    assert said.startswith("stopped")
-    assert ("continues from the last finished epoch" in said) == goes_on
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("flag", ["-O", "-OO"])
 def test_every_command_explains_itself_without_docstrings(flag: str) -> None:
@@ -263,33 +152,6 @@ def test_a_reader_that_goes_away_ends_a_command_quietly(buffered: bool) -> None:
             timeout=120,
         )
     assert (done.returncode, done.stderr) == (cli.UNREAD, b"")
-
-
-@pytest.mark.parametrize("text", ["False", "false", "FALSE", "no", "No"])
-def test_false_is_false_wherever_it_stands(text: str) -> None:
-    rules = nclib.runs.experiment_of("l2rm").parameters()
-    words = ["--mask", text, "--model_options.unit_fragments", text, "--data_options.half=" + text]
-    expected = {"mask": False, "model_options": {"unit_fragments": False}, "data_options": {"half": False}}
-    assert options_of(words, rules) == expected
-
-
-def test_true_is_true_and_text_stays_text() -> None:
-    rules = nclib.runs.experiment_of("l2rm").parameters()
-    words = [
-        "--mask",
-        "Yes",
-        "--data_options.half",
-        "True",
-        "--data_options.root",
-        "not",
-        "--noise_file",
-        "no",
-    ]
-    expected = {"mask": True, "data_options": {"half": True, "root": "not"}, "noise_file": "no"}
-    assert options_of(words, rules) == expected
-    assert options_of(["--model_options.mask_ratio", "None"], rules) == {
-        "model_options": {"mask_ratio": None}
-    }
 
 
 @pytest.mark.parametrize(

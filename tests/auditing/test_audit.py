@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from functools import cache
 
 import numpy as np
@@ -13,7 +12,6 @@ import nclib
 from nclib.auditing import SCORES, Audit, Pairs
 from nclib.auditing.neighbours import find_neighbours
 from nclib.auditing.pairs import FOLDS, WIDTH, exchange, fold_of, from_arrays
-from nclib.auditing.result import COLUMNS
 from nclib.auditing.scores import PARTS
 from nclib.auditing.steps import draw_queries, score_queries
 
@@ -35,22 +33,6 @@ def example() -> tuple[Audit, np.ndarray]:
     return nclib.audit(images=images, captions=captions, texts=texts, progress=False), order
 
 
-def test_wrong_pairs_come_first_with_their_partners():
-    audit, order = example()
-    assert tuple(audit.table.columns) == COLUMNS
-    wrong = order != np.arange(len(order))
-    first = audit.table.sort_values("rank").head(80).index
-    assert wrong[first].mean() > 0.95
-    assert abs(audit.share.value - 0.2) < 0.06
-    assert audit.share.low <= audit.share.value <= audit.share.high
-    made_of = audit.check(wrong, order)
-    assert made_of["partner_accuracy"] > 0.9
-    assert made_of["partner_recall"] > 0.8
-    assert made_of["calibration_error"] < 0.06
-    assert audit.share.low <= 0.2 <= audit.share.high
-    assert (audit.table.loc[audit.proposed >= 0, "reason"] == "better partner elsewhere").all()
-
-
 def test_partners_are_proposed_both_ways():
     audit, order = example()
     found = audit.partners(k=2)
@@ -60,24 +42,6 @@ def test_partners_are_proposed_both_ways():
     assert (by_picture["id"] == [str(order[int(i)]) for i in by_picture["partner_id"]]).mean() > 0.8
     assert found.groupby(["direction", "id"]).size().max() <= 2
     assert not (found["id"] == found["partner_id"]).any()  # the given pair is forbidden
-
-
-def test_a_picture_that_no_caption_claims_is_proposed_without_a_name():
-    images, captions, order = made()
-    given, free = np.arange(400), order[5]
-    given[free] = order[free]  # its own picture; so nobody claims that of caption 5
-    audit = nclib.audit(images=images, captions=captions, image_of=given, progress=False)
-    assert audit.proposed[5] == free
-    assert audit.table["partner_id"][5] == ""
-    assert audit.table["partner_p"][5] > 0.2
-
-
-def test_the_same_call_gives_the_same_table():
-    audit, _ = example()
-    images, captions, order = made()
-    texts = [f"caption number {i}" for i in order]
-    again = nclib.audit(images=images, captions=captions, texts=texts, progress=False)
-    pd.testing.assert_frame_equal(audit.table, again.table)
 
 
 def test_curves_say_what_a_threshold_costs():
@@ -103,62 +67,6 @@ def test_few_pairs_have_few_bins():
         assert len(audit.curves["edges"]) == bins + 1
 
 
-def test_swaps_and_orphans_are_named():
-    images, captions, _ = made(wrong=0)
-    rng = np.random.default_rng(5)
-    first, second = np.arange(3, 63, 4), np.arange(303, 363, 4)
-    captions[first], captions[second] = captions[second], captions[first]
-    captions[200:204] = rng.normal(size=(4, 32))
-    audit = nclib.audit(images=images, captions=captions, progress=False)
-    swaps = [one["ids"] for one in audit.patterns if one["kind"] == "swap"]
-    expected = [[str(a), str(b)] for a, b in zip(first, second, strict=True)]
-    assert len(swaps) >= 6
-    assert all(one in expected for one in swaps)
-    a, b = swaps[0]
-    assert audit.table["reason"][int(b)] == f"swapped with {a}"
-    assert audit.table["partner_id"][int(a)] == b
-    orphans = {one["ids"][0] for one in audit.patterns if one["kind"] == "orphan"}
-    assert len(orphans & {"200", "201", "202", "203"}) >= 2
-
-
-@pytest.mark.parametrize("by", [1, -1])
-def test_a_shifted_run_is_found_with_its_direction(by):
-    images, captions, _ = made(wrong=0)
-    captions[50:90] = np.roll(captions[50:90], by, axis=0)
-    found = nclib.audit(images=images, captions=captions, progress=False).patterns
-    (run,) = [p for p in found if p["kind"] == "shift"]
-    # A caption moved down by one row belongs to the picture one row above.
-    assert run["by"] == -by
-    rows = {int(i) for i in run["ids"]}
-    assert len(rows & set(range(50, 90))) >= 37
-    assert len(rows - set(range(50, 90))) <= 2
-
-
-def test_right_pairs_show_no_pattern():
-    images, captions, _ = made(wrong=0)
-    audit = nclib.audit(images=images, captions=captions, progress=False)
-    assert audit.patterns == []
-    assert audit.share.value < 0.02
-
-
-def test_duplicates_and_texts_are_named():
-    images, captions, _ = made(wrong=0)
-    images[11], captions[21] = images[10], captions[20]
-    texts = [f"caption number {i}" for i in range(400)]
-    texts[21] = " Caption  number 20"
-    texts[30:40] = ["click to enlarge"] * 10
-    texts[50], texts[51] = "", "dog"
-    table = nclib.audit(images=images, captions=captions, texts=texts, progress=False).table
-    assert table["image_duplicate_of"][11] == "10"
-    assert (table["image_duplicate_of"] != "").sum() == 1
-    assert table["caption_duplicate_of"][21] == "20"
-    assert set(table["caption_duplicate_of"][31:40]) == {"30"}
-    assert (table["caption_duplicate_of"] != "").sum() == 10
-    assert set(table["reason"][30:40]) <= {"boilerplate caption", "low score", "better partner elsewhere"}
-    assert (table["reason"][30:40] == "boilerplate caption").any()
-    assert table["reason"][50:52].tolist() == ["empty caption", "very short caption"]
-
-
 @pytest.mark.parametrize("name", [*SCORES])
 def test_every_score_finds_exchanges_with_several_captions_per_picture(name):
     rng = np.random.default_rng(0)
@@ -170,28 +78,6 @@ def test_every_score_finds_exchanges_with_several_captions_per_picture(name):
     audit = nclib.audit(images=images, captions=captions, image_of=given, score=name, progress=False)
     assert audit.score == name
     assert audit.check(given != image_of)["auroc"] > 0.9
-
-
-def test_other_captions_of_a_picture_tell_what_its_embedding_does_not():
-    rng = np.random.default_rng(0)
-    images, topics = rng.normal(size=(2, 150, 24))
-    truth = np.repeat(np.arange(150), 4)
-    captions = 0.3 * images[truth] + topics[truth] + 0.8 * rng.normal(size=(600, 24))
-    given = truth.copy()
-    given[::5] = np.roll(truth[::5], 1)
-    wrong = given != truth
-    audits = {
-        score: nclib.audit(images=images, captions=captions, image_of=given, score=score, progress=False)
-        for score in ("cosine", "auto")
-    }
-    assert audits["cosine"].check(wrong)["auroc"] < 0.8
-    assert audits["auto"].check(wrong)["auroc"] > 0.97
-    near = audits["auto"].neighbours
-    rows = np.flatnonzero(wrong)
-    scores = SCORES["siblings"](
-        audits["auto"].pairs, near, np.tile(rows, 2), np.append(given[rows], truth[rows])
-    )
-    assert np.mean(scores[: len(rows)] < scores[len(rows) :]) > 0.95
 
 
 def test_exchanges_stay_within_a_fold_of_a_cross_fit():
@@ -240,20 +126,6 @@ def test_a_check_of_some_pairs_measures_the_calibration_of_these():
 # ------------------------------------------------------------------------------------------- labels
 
 
-def test_labels_correct_the_probabilities():
-    audit, _ = example()
-    asked = audit.ask(30)
-    assert asked["id"].is_unique
-    assert len(asked) == 30
-    told = audit.tell(asked.assign(label="right"))
-    rows = [int(i) for i in asked["id"]]
-    assert (told.table["p_wrong"][rows] == 0).all()
-    assert told.share.value < audit.share.value
-    assert "30 labels" in told.assumption
-    assert audit.table["p_wrong"].max() > 0.5  # the audit itself is as it was
-    assert not set(told.ask(50)["id"]) & set(asked["id"])
-
-
 def test_labels_come_from_a_file_and_unsure_changes_nothing(tmp_path):
     audit, _ = example()
     asked = audit.ask(5).assign(label=["wrong", "right", "unsure", "", "wrong"])
@@ -267,24 +139,6 @@ def test_labels_come_from_a_file_and_unsure_changes_nothing(tmp_path):
 
 
 # ------------------------------------------------------------------------------------------- files
-
-
-def test_saved_files_hold_the_table_and_the_pairs_to_keep(tmp_path):
-    audit, _ = example()
-    audit.save(tmp_path)
-    table = pd.read_csv(tmp_path / "pairs.csv", dtype={"id": str, "partner_id": str})
-    assert table["id"].tolist() == audit.pairs.ids
-    np.testing.assert_allclose(table["p_wrong"], audit.table["p_wrong"])
-    kept = audit.table["id"][audit.table["p_wrong"] < 0.5].tolist()
-    assert np.load(tmp_path / "ids.npy").tolist() == sorted(kept)
-    assert (tmp_path / "keep.txt").read_text().split() == kept
-    facts = json.loads((tmp_path / "audit.json").read_text())
-    assert facts["share"]["value"] == pytest.approx(audit.share.value)
-    assert set(facts["sha256"]) == {"images", "captions", "image_of", "ids"}
-    samples = json.loads((tmp_path / "fiftyone.json").read_text())
-    assert samples[0]["filepath"] == "0"
-    issues = pd.read_csv(tmp_path / "cleanlab.csv")
-    assert issues["is_image_caption_issue"].sum() == 400 - len(kept)
 
 
 def test_hexadecimal_ids_are_saved_in_the_layout_of_datacomp(tmp_path):
@@ -346,16 +200,6 @@ def test_rows_that_cannot_be_judged_have_a_reason_and_come_last(tmp_path):
     assert not {"4", "7", "9"} & set((tmp_path / "keep.txt").read_text().split())
 
 
-def test_problems_of_a_reader_are_kept():
-    images, captions, _ = made(n=50, wrong=0)
-    captions[5] = 0
-    ids = [str(i) for i in range(50)]
-    pairs = Pairs(images, captions, np.arange(50), ids, problems={5: "picture is missing"})
-    table = nclib.audit(pairs, progress=False).table
-    assert table["reason"][5] == "picture is missing"
-    assert np.isnan(table["p_wrong"][5])
-
-
 @pytest.mark.parametrize("n", [1, 2, 19])
 def test_few_pairs_give_a_reason_in_place_of_a_probability(n, tmp_path):
     images, captions, _ = made(n=n, wrong=0)
@@ -386,15 +230,6 @@ def test_all_wrong_is_seen():
     share = nclib.audit(images=images, captions=captions, progress=False).share
     assert share.value > 0.7
     assert share.high > 0.9
-
-
-def test_memory_maps_are_read_from_paths(tmp_path):
-    images, captions, _ = made()
-    np.save(tmp_path / "i.npy", images)
-    np.save(tmp_path / "t.npy", captions)
-    audit = nclib.audit(images=tmp_path / "i.npy", captions=str(tmp_path / "t.npy"), progress=False)
-    assert isinstance(audit.pairs.images, np.memmap)
-    np.testing.assert_array_equal(audit.table["p_wrong"], example()[0].table["p_wrong"])
 
 
 @pytest.mark.parametrize("together", [False, True])

@@ -77,19 +77,6 @@ def test_every_reason_is_told_and_labelled_pairs_are_not_shown_again(material, c
     assert "4.png" not in suspects
 
 
-def test_labels_change_the_probabilities(material, capsys):
-    assert main(arguments(material)) == 0
-    before = pd.read_csv(material / "report" / "pairs.csv").set_index("id")["p_wrong"]
-    rows = [f"{i}.png,{'wrong' if i < 10 else 'right'}" for i in range(40)]
-    (material / "checked.csv").write_text("\n".join(["id,label", *rows]))
-    assert main(arguments(material, "--labels", str(material / "checked.csv"), "--quiet")) == 0
-    after = pd.read_csv(material / "report" / "pairs.csv").set_index("id")["p_wrong"]
-    assert after["3.png"] == 1
-    assert after["30.png"] == 0
-    assert not np.allclose(before, after)
-    assert capsys.readouterr().out.splitlines()[-1] == str(material / "report" / "report.html")
-
-
 def test_pictures_in_a_tar_are_shown_and_nothing_else_is_unpacked(material):
     with tarfile.open(material / "0.tar", "w") as file:
         for i in range(N):
@@ -142,12 +129,6 @@ def test_mistakes_end_in_one_line(material, capsys, more, message):
     last = capsys.readouterr().err.strip().splitlines()[-1]
     assert re.search(message, last)
     assert not (material / "report" / "report.html").exists()
-
-
-def test_a_file_is_no_folder_for_the_report(material, capsys):
-    (material / "report").write_text("")
-    assert main(arguments(material)) == 2
-    assert "is a file; give a folder" in capsys.readouterr().err
 
 
 def test_help_names_the_scores(capsys):

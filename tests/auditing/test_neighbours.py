@@ -40,14 +40,6 @@ def test_lists_equal_a_full_sort_with_small_tiles(monkeypatch):
     assert not (found.similar_captions == 7).any()
 
 
-def test_lists_longer_than_the_data_end_in_minus_one():
-    found = find_neighbours(some_pairs(n=3), k=5, similar=4, progress=False)
-    assert found.pictures.shape == (50, 5)
-    assert (found.pictures[:, 3:] == -1).all()
-    assert (found.similar_images[:, 2:] == -1).all()
-    assert np.isneginf(found.similar_image_cosines[:, 2:]).all()
-
-
 @pytest.mark.parametrize("exact", [50_000, 10])
 def test_a_stopped_search_goes_on(monkeypatch, tmp_path, exact):
     small_tiles(monkeypatch)

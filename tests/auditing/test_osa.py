@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import nclib
-from nclib.auditing import SCORES, Pairs
+from nclib.auditing import Pairs
 from nclib.auditing.neighbours import find_neighbours
 from nclib.auditing.pairs import exchange
 from nclib.auditing.scores import boundary, osa_weights
@@ -29,12 +29,6 @@ def test_worked_weights():
     assert released == pytest.approx([0, 0.240967, 0.031965, 0], abs=1e-5)
 
 
-def test_nothing_above_the_boundary_weighs_nothing():
-    for released in (False, True):
-        assert not osa_weights(COSINES, 0.4, released=released).any()
-        assert len(osa_weights(COSINES[:0], 0.4, released=released)) == 0
-
-
 def test_boundary_is_the_mean_of_exchanged_pairs_with_its_error():
     pairs = pairs_of(300)
     near = find_neighbours(pairs, 5)
@@ -48,22 +42,6 @@ def test_boundary_is_the_mean_of_exchanged_pairs_with_its_error():
     every = (x @ y.T)[~np.eye(300, dtype=bool)].mean()
     assert abs(beta.value - every) < 4 * beta.error
     assert beta.value > 10 * beta.error  # a cone: random pairs are not orthogonal
-
-
-def test_the_score_orders_as_the_cosine_and_the_released_one_loses_the_best_of_each_batch():
-    pairs = pairs_of(600)
-    near = find_neighbours(pairs, 5)
-    cosine, osa, released = (SCORES[name](pairs, near) for name in ("cosine", "osa", "osa_released"))
-    beta = boundary(pairs, near).value
-    part = (cosine > beta) & (cosine < beta + 2 / 3)
-    order = np.argsort(cosine[part])
-    assert part.sum() > 300
-    assert (np.diff(osa[part][order]) >= 0).all()
-    assert not osa[cosine <= beta].any()
-    for start in range(0, 600, 256):
-        batch = slice(start, start + 256)
-        assert released[batch][cosine[batch].argmax()] == 0
-        assert released[batch].max() > 0.2
 
 
 def test_an_audit_with_it_finds_the_wrong_pairs():

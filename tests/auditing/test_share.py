@@ -15,43 +15,11 @@ def scores(n, share, seed, gap=3.0):
     return np.where(wrong, rng.normal(size=n), rng.normal(gap, 1, n)), rng.normal(size=2 * n), wrong
 
 
-@pytest.mark.parametrize("share", [0.0, 0.05, 0.2, 0.4, 0.8, 1.0])
-def test_share_and_probabilities_on_scores_of_known_distributions(share):
-    given, exchanged, wrong = scores(6000, share, 1)
-    found = calibrate(given, exchanged)
-    assert abs(found.share.value - share) < 0.03
-    assert found.share.low - 0.01 <= share <= found.share.high + 0.01
-    p, low, high = found(given)
-    assert calibration(1 - p, ~wrong)["ece"] < 0.025
-    assert (low <= p).all()
-    assert (p <= high).all()
-    assert (np.diff(p[np.argsort(given)]) <= 1e-12).all()
-
-
 def test_no_wrong_pair_seen_does_not_mean_none():
     given, exchanged, _ = scores(200, 0.0, 2, gap=12.0)
     share = calibrate(given, exchanged).share
     assert 0.5 * 0.5 / 200 < share.value < 0.01  # half a wrong pair is added
     assert 0.005 < share.high < 0.05
-
-
-def test_related_mismatches_are_missed_until_labels_tell():
-    # Half of the wrong pairs score between the exchanged and the right ones.
-    rng = np.random.default_rng(3)
-    n = 6000
-    given = np.concatenate(
-        [rng.normal(0, 1, n // 10), rng.normal(2.5, 1, n // 10), rng.normal(5, 1, n - n // 5)]
-    )
-    wrong = np.arange(n) < n // 5
-    found = calibrate(given, rng.normal(size=n))
-    assert found.share.value < 0.16
-    p = found(given)[0]
-    weight = np.sqrt(p * (1 - p)) + 0.05
-    rows = rng.choice(n, 120, replace=False, p=weight / weight.sum())
-    told = relabelled(found, given, given[rows], wrong[rows])
-    assert abs(told.share.value - 0.2) < abs(found.share.value - 0.2)
-    assert told.share.low <= 0.2 <= told.share.high
-    assert calibration(1 - told(given)[0], ~wrong)["ece"] < calibration(1 - p, ~wrong)["ece"]
 
 
 def test_labels_never_make_a_fitting_pair_the_likelier_wrong_one():
@@ -82,13 +50,6 @@ def test_where_shares_contradict_each_other_the_cosines_decide():
     assert calibration(1 - p, ~wrong)["ece"] < calibration(1 - plain(given)[0], ~wrong)["ece"] + 0.005
     nothing = calibrate(np.ones(5), np.ones(5))
     assert anchored(nothing, np.ones(5), np.ones(5), cosines[:2]) is nothing
-
-
-def test_twenty_pairs_are_enough():
-    given, exchanged, _ = scores(20, 0.5, 5)
-    found = calibrate(given, exchanged)
-    assert not found.reason
-    assert found.share.low <= found.share.value <= found.share.high
 
 
 @pytest.mark.parametrize(("given", "reason"), [(np.ones(5), "too few pairs"), (np.ones(50), "constant")])

@@ -124,11 +124,6 @@ def test_the_listed_sums_are_those_of_the_shipped_files():
     }
 
 
-def test_the_sheet_is_small_enough_for_the_repository():
-    assert (assets.FOLDER / assets.SHEET).stat().st_size < 2_000_000
-    assert np.prod(assets.read_drawings().shape[:2]) == 600
-
-
 @pytest.mark.slow
 def test_learning_a_codebook_gives_whole_numbers_within_bounds():
     scenes = compose.compose(200, seed=0, split="test", block=0, variant="standard")

@@ -6,7 +6,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from nclib.common.files import cache_folder
 from nclib.data.cache import MANIFEST, cached, read_manifest
 
 
@@ -26,17 +25,6 @@ class Builder:
         self.calls += 1
         (folder / "file.txt").write_text(self.text)
         return {"note": 7}
-
-
-def test_built_once_then_read(home):
-    build = Builder()
-    for _ in range(3):
-        folder, facts = cached("kind", "k", build)
-        assert folder == home / "k"
-        assert (folder / "file.txt").read_text() == "content"
-        assert facts["note"] == 7
-    assert build.calls == 1
-    assert sorted(p.name for p in home.iterdir()) == ["k"]
 
 
 def cut(folder):
@@ -103,18 +91,6 @@ def test_leftovers_of_a_killed_process_are_swept(home):
     folder, _ = cached("kind", "k", Builder())
     assert sorted(p.name for p in folder.iterdir()) == ["file.txt", MANIFEST]
     assert sorted(p.name for p in home.iterdir()) == ["k"]
-
-
-def test_a_folder_that_cannot_be_written_is_explained(tmp_path, monkeypatch):
-    (tmp_path / "file").write_text("not a folder")
-    monkeypatch.setenv("NCLIB_CACHE", str(tmp_path / "file"))
-    with pytest.raises(OSError, match="set the environment variable NCLIB_CACHE"):
-        cached("kind", "k", Builder())
-
-
-def test_the_users_cache_folder_is_the_default(monkeypatch):
-    monkeypatch.delenv("NCLIB_CACHE")
-    assert cache_folder().name == "nclib"
 
 
 def test_a_manifest_that_names_no_files_is_not_believed(tmp_path, monkeypatch):

@@ -68,20 +68,6 @@ def arguments(given, kind="folder", name="f30k", split="train", features=None, *
     return words
 
 
-def test_a_file_per_image_becomes_the_layout_of_the_field(given, capsys):
-    assert main(arguments(given)) == 0
-    out = given / "out"
-    assert sorted(p.name for p in out.iterdir()) == ["train_caps.txt", "train_ids.txt", "train_ims.npy"]
-    expected = given / "expected.npy"
-    np.save(expected, numbers(10))
-    assert (out / "train_ims.npy").read_bytes() == expected.read_bytes()
-    assert (out / "train_ids.txt").read_text() == (given / "ids.txt").read_text()
-    assert (out / "train_caps.txt").read_text() == (given / "caps.txt").read_text()
-    captured = capsys.readouterr()
-    assert captured.out.strip() == str(out / "train_ims.npy")
-    assert "10/10" in captured.err
-
-
 def test_what_is_converted_loads(given):
     for split in ("train", "dev", "test"):
         assert main(arguments(given, split=split)) == 0
@@ -90,31 +76,6 @@ def test_what_is_converted_loads(given):
     data = load("f30k", root=given / "out")
     assert np.array_equal(data.train.images, numbers(10))
     assert data.train.captions.text(7) == "a dog, seen 7"
-
-
-def test_npz_files_and_captions_by_image_for_cc152k(given):
-    for name, row in zip(names(10)[:5], numbers(10), strict=False):
-        (given / "single" / f"{name}.npy").unlink()
-        np.savez(given / "single" / f"{name}.npz", feat=row, other=row[0])
-    lines = [f"{name}\tthe dog of {name}\tmore" for name in reversed(names(12))]
-    (given / "caps.tsv").write_text("\n".join([*lines, "img_003\ta second caption"]) + "\n")
-    words = arguments(given, name="cc152k", captions=given / "caps.tsv", key="feat")
-    assert main(words) == 0
-    assert np.array_equal(np.load(given / "out" / "train_ims.npy"), numbers(10))
-    assert (given / "out" / "train_caps.tsv").read_text().splitlines() == [
-        f"{name}\tthe dog of {name}" for name in names(10)
-    ]
-
-
-def test_bottom_up_files_are_gathered_in_the_order_of_the_ids(given):
-    order = np.random.default_rng(3).permutation(12)
-    rows = numbers(12)
-    rows[:10] = numbers(10)
-    write_tsv(given / "one.tsv", rows[order[:5]], [f"img_{i:03d}" for i in order[:5]])
-    write_tsv(given / "two.tsv", rows[order[5:]], [f"img_{i:03d}" for i in order[5:]], extra=b"\n")
-    features = [given / "one.tsv", given / "two.tsv"]
-    assert main(arguments(given, "bottom-up", features=features, regions=REGIONS)) == 0
-    assert np.array_equal(np.load(given / "out" / "train_ims.npy"), numbers(10))
 
 
 def test_a_float16_copy_is_read_in_the_place_of_the_original(given, capsys):
@@ -299,15 +260,6 @@ def test_files_that_are_there_are_kept_unless_asked(given, capsys):
     assert (given / "out" / "train_caps.txt").read_text() == "another dog\n" * 50
 
 
-@pytest.mark.parametrize("words", [[], ["turn"], ["folder", "flickr", "train"], ["folder", "f30k", "val"]])
-def test_wrong_arguments(words, capsys):
-    with pytest.raises(SystemExit) as stop:
-        main(words)
-    assert stop.value.code == 2
-    with pytest.raises(ValueError, match="name='flickr': must be one of 'f30k', 'coco', 'cc152k'"):
-        convert.vocabulary("flickr", "x")
-
-
 def test_captions_never_stand_beside_features_of_other_images(given, monkeypatch, capsys):
     """Replacing fails, or is killed, at any moment: all old, all new, or no features."""
     assert main(arguments(given)) == 0
@@ -338,30 +290,6 @@ def test_captions_never_stand_beside_features_of_other_images(given, monkeypatch
     assert np.array_equal(np.load(out / "train_ims.npy"), numbers(10)[::-1])
 
 
-@pytest.mark.parametrize("kind", ["folder", "tsv"])
-def test_byte_order_marks_are_no_part_of_ids_and_captions(given, kind):
-    assert main(arguments(given)) == 0
-    wanted = {path.name: path.read_bytes() for path in (given / "out").iterdir()}
-    captions = given / "caps.txt"
-    if kind == "tsv":
-        lines = captions.read_text().splitlines()
-        captions = given / "caps.TSV"
-        captions.write_text("".join(f"{names(10)[i // 5]}\t{text}\n" for i, text in enumerate(lines)))
-    for path in (given / "ids.txt", captions):
-        path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
-    assert main(arguments(given, out=given / "again", captions=captions)) == 0
-    assert {path.name: path.read_bytes() for path in (given / "again").iterdir()} == wanted
-
-
-def test_captions_under_another_name_are_refused(given, capsys):
-    (given / "caps.txt").rename(given / "caps.token")
-    assert main(arguments(given, captions=given / "caps.token")) == 1
-    assert "captions must end in .txt or .tsv, not '.token'" in capsys.readouterr().err
-    (given / "caps.txt").write_text("img_001\ta dog\n" * 50)
-    assert main(arguments(given)) == 1
-    assert "a tab in every line; if image ids stand before them, call it .tsv" in capsys.readouterr().err
-
-
 def test_a_damaged_archive_is_named(given, capsys):
     (given / "single" / "img_004.npy").unlink()
     path = given / "single" / "img_004.npz"
@@ -372,12 +300,6 @@ def test_a_damaged_archive_is_named(given, capsys):
         path.write_bytes(damaged)
         assert main(arguments(given)) == 1
         assert "img_004.npz" in capsys.readouterr().err
-
-
-def test_no_boxes_at_all_are_refused(given, capsys):
-    write_tsv(given / "all.tsv", numbers(10), names(10), count=0)
-    assert main(arguments(given, "bottom-up", regions=0)) == 1
-    assert "regions must be 1 or more, got 0" in capsys.readouterr().err
 
 
 def test_an_unreadable_folder_is_not_called_empty(given, monkeypatch, capsys):
@@ -581,12 +503,6 @@ def test_captions_that_are_not_there_have_no_vocabulary(given, capsys):
     for place, words in ((given / "nowhere", "is not a folder"), (given, "train_caps.txt cannot be read")):
         assert main(["vocabulary", "f30k", str(place)]) == 1
         assert words in capsys.readouterr().err
-
-
-def test_an_output_that_cannot_be_written_is_named(given, capsys):
-    (given / "out").write_text("a file, not a folder")
-    assert main(arguments(given)) == 1
-    assert "out cannot be made" in capsys.readouterr().err
 
 
 def test_memory_stays_bounded(large, monkeypatch):

@@ -189,16 +189,3 @@ def test_copies_alone_are_complete_for_those_who_read_them(root, capsys):
     found = [line for line in check("f30k", root, half=True).lines if line.state != GOOD]
     assert [(line.file, line.state) for line in found] == [("dev_ims.f16.npy", MISSING)]
     assert found[0].text == "float16 (4 or 20 rows, 3, 4)"
-
-
-def test_captions_and_features_that_do_not_belong_together(root):
-    (root / "f30k_precomp" / "dev_caps.txt").write_text("a dog\n" * 19)
-    found = bad_lines(root)
-    assert [line.file for line in found] == ["dev_ims.npy"]
-    assert "20 feature rows and 19 captions" in found[0].text
-
-
-def test_two_damages_are_both_named(root):
-    (root / "f30k_precomp" / "dev_caps.txt").write_bytes(b"\xff")
-    os.truncate(root / "f30k_precomp" / "train_ims.f16.npy", 200)
-    assert {line.file for line in bad_lines(root)} == {"dev_caps.txt", "train_ims.f16.npy"}

@@ -76,20 +76,6 @@ def test_what_is_accepted_loads_and_what_is_refused_does_not(f30k):
         load("f30k", root=f30k)
 
 
-def test_missing_files_are_listed_with_what_they_hold(f30k):
-    (f30k / "f30k_precomp" / "train_ims.npy").unlink()
-    (f30k / "vocab" / "f30k_precomp_vocab.json").unlink()
-    report = check("f30k", f30k)
-    assert states(report)["train_ims.npy"] == MISSING
-    assert states(report)["f30k_precomp_vocab.json"] == MISSING
-    assert "float32 (29,000 or 145,000 rows, 36, 2048)" in str(report)
-    assert not report.complete(any_size=True)
-    nothing = check("coco", f30k)
-    assert not nothing.found
-    assert len(nothing.lines) == 7
-    assert "25,000 lines" in str(nothing)
-
-
 def test_boxes_are_checked_where_they_are_and_missed_where_they_are_needed(f30k, capsys):
     assert not any("boxes" in file for file in states(check("f30k", f30k)))
     report = check("f30k", f30k, boxes=True)
@@ -182,12 +168,6 @@ def test_a_damaged_category_file_is_named(tmp_path, capsys, file, size):
     said = capsys.readouterr().out
     assert f"{path} cannot be read" in said
     assert "get it again" in said
-
-
-def test_text_in_the_place_of_arrays_is_named(tmp_path):
-    (tmp_path / "wikipedia.mat").write_text("not a MATLAB file, but long enough to be taken for one" * 9)
-    with pytest.raises(ValueError, match=r"wikipedia\.mat cannot be read"):
-        load("wikipedia", root=tmp_path)
 
 
 def test_a_folder_itself_is_one_data_set(f30k, capsys):

@@ -21,15 +21,6 @@ def scenes():
     return compose.compose(200, seed=0, split="test", block=0, variant="standard")
 
 
-def test_drawings_have_ink_and_transparency():
-    drawings = assets.read_drawings()
-    assert drawings.shape == (200, 3, 48, 48, 4)
-    alpha = drawings[..., 3]
-    assert (alpha.reshape(600, -1).max(1) > 200).all()
-    assert (alpha.reshape(600, -1).mean(1) < 255).mean() > 0.95
-    assert len(np.unique(drawings.reshape(600, -1), axis=0)) == 600  # no two drawings are the same
-
-
 def test_scenes_follow_the_recipe(scenes):
     count, size = scenes["count"].astype(int), scenes["size"].astype(int)
     assert np.unique(count).tolist() == [2, 3, 4]
@@ -85,16 +76,6 @@ def test_few_drawings_are_painted_as_many_are(scenes):
     assert np.array_equal(many[:3], render.Painter(drawings).paint(scenes[:3]))
 
 
-def test_the_background_is_untouched(painter, scenes):
-    for picture, scene in zip(painter.paint(scenes[:40]), scenes, strict=False):
-        free = np.ones((96, 96), bool)
-        for s, x, y in zip(scene["size"], scene["x"], scene["y"], strict=True):
-            free[y : y + s, x : x + s] = False
-        tint = render.PALETTE[scene["tint"]]
-        assert (picture[:, free] == tint[:, None]).all()
-        assert (picture != tint[:, None, None]).any()
-
-
 def test_pictures_are_drawn_again_on_demand(painter):
     data = load("emoji", n_train=60, n_val=10, n_test=30)
     scenes = data.test.details["scenes"]
@@ -105,26 +86,6 @@ def test_pictures_are_drawn_again_on_demand(painter):
         assert np.array_equal(picture, every[row])
     with pytest.raises(IndexError, match="row must lie in"):
         data.test.picture(30)
-
-
-def test_boxes_lie_inside_and_the_first_cover_the_objects(scenes):
-    boxes = compose.draw_boxes(scenes, seed=0, split="test", block=0)
-    corners = compose.box_corners(boxes)
-    assert corners.dtype == np.float32
-    assert corners.min() >= 0
-    assert corners.max() <= 1
-    assert boxes[..., 2].min() >= compose.SMALLEST_BOX * PER_PIXEL
-    there = scenes["size"] > 0
-    for slot in range(4):
-        rows = there[:, slot]
-        middle = (corners[rows, slot, :2] + corners[rows, slot, 2:]) * 48
-        wanted = np.stack([scenes[k][rows, slot] + scenes["size"][rows, slot] / 2 for k in ("x", "y")], 1)
-        assert np.abs(middle - wanted).mean() < 10
-    # about 0.8 of the further boxes are jittered objects: their centre is near an object's
-    middle = (corners[:, 4:, None, :2] + corners[:, 4:, None, 2:]) * 48
-    centres = np.stack([scenes[k] + scenes["size"] / 2 for k in ("x", "y")], -1)[:, None]
-    near = (np.linalg.norm(middle - centres, axis=-1) + 1e3 * ~there[:, None] < 16).any(-1)
-    assert 0.75 < near.mean() < 0.92
 
 
 @settings(max_examples=25, deadline=None)
@@ -163,20 +124,6 @@ def test_features_are_exact_whatever_the_order_of_sums(painter, scenes):
     assert np.allclose(got[..., 192:], boxes[..., [0, 1, 2, 2]] / (48 * PER_PIXEL) - 1)
 
 
-def test_codebook_is_standardised_and_tells_concepts_apart(painter, scenes):
-    boxes = compose.draw_boxes(scenes, seed=0, split="test", block=0)[:300, :1]
-    crops = render.crop(painter.paint(scenes[:300]), boxes)
-    found = features.features(crops, boxes)[:, 0, :192]
-    assert abs(found.mean()) < 0.3
-    assert 0.6 < found.std() < 1.6
-    concept = scenes["concept"][:300, 0]
-    unit = found / np.linalg.norm(found, axis=1, keepdims=True)
-    near = unit @ unit.T
-    same = concept[:, None] == concept[None, :]
-    other = ~np.eye(300, dtype=bool)
-    assert near[same & other].mean() > near[~same].mean() + 0.2
-
-
 @pytest.mark.slow
 def test_pictures_as_rows_of_pixels():
     few = {"size": "small", "n_train": 60, "n_val": 3, "n_test": 4}
@@ -191,8 +138,3 @@ def test_pictures_as_rows_of_pixels():
     assert data.checksum != plain.checksum
     np.testing.assert_array_equal(data.train.captions.tokens, plain.train.captions.tokens)
     assert data.checksum == load("emoji", features="pixels", **few).checksum
-
-
-def test_an_unknown_kind_of_features_is_refused():
-    with pytest.raises(ValueError, match=r"features=.*: must be one of"):
-        load("emoji", features="patches")

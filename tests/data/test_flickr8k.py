@@ -4,7 +4,6 @@ import json
 
 import numpy as np
 import pytest
-from data_check import check
 
 from nclib.common.files import digest
 from nclib.data import flickr8k, load
@@ -73,18 +72,6 @@ def test_changed_or_unfinished_files_are_refused(prepared):
     captions.write_text(captions.read_text().replace("dog number 3", "dog number 4", 1))
     with pytest.raises(ValueError, match=r"dev_caps\.txt was changed after its preparation"):
         load("f8k", root=prepared)
-
-
-def test_missing_files_say_what_to_do(prepared):
-    (prepared / "dev_ims.npy").unlink()
-    with pytest.raises(FileNotFoundError, match="nclib data prepare f8k"):
-        load("f8k", root=prepared)
-
-
-def test_check_knows_the_folder(prepared):
-    assert check("f8k", prepared).complete(any_size=True)
-    (prepared / "prepared.json").unlink()
-    assert not check("f8k", prepared).found
 
 
 def test_judgements_of_people(prepared):

@@ -48,59 +48,6 @@ def test_captions_stay_with_their_picture_and_in_one_split(arrays):
     assert data.details["pairs_as_found"]
 
 
-def test_the_column_split_decides(tmp_path):
-    rng = np.random.default_rng(0)
-    words = ["train", "Val", "test"]
-    frame = pd.DataFrame(
-        {
-            "image": [f"{i // 2}.png" for i in range(18)],
-            "caption": [f"picture number {i // 2} again" for i in range(18)],
-            "split": [words[i // 2 % 3] for i in range(18)],
-        }
-    )
-    x = rng.normal(size=(9, 4)).astype(np.float32)
-    data = from_pairs(frame, image_emb=x)
-    for k, split in enumerate(data.splits.values()):
-        assert {number(t) % 3 for t in split.captions.texts} == {k}
-    for row, word, message in [
-        (0, "test", "pair 2: 0.png is in two splits, test and train"),
-        (0, "trian", "pair 1: split 'trian' is not one of"),
-        (slice(0, 2), "", r"pair 1: 0\.png has no split"),
-        (frame["split"] == "Val", "train", "no pictures for dev"),
-    ]:
-        wrong = frame.copy()
-        wrong.loc[row if not isinstance(row, slice) else [0, 1], "split"] = word
-        with pytest.raises(ConvertError, match=message):
-            from_pairs(wrong, image_emb=x)
-
-
-def test_every_split_of_a_data_set_object():
-    class Table:
-        def __init__(self, first, n):
-            rows = range(first, first + n)
-            self.columns = {
-                "image": [f"{i}.png" for i in rows],
-                "caption": [[f"picture number {i} here"] for i in rows],
-            }
-            self.column_names = list(self.columns)
-
-        def __len__(self):
-            return len(self.columns["image"])
-
-        def __getitem__(self, key):
-            if isinstance(key, str):
-                return self.columns[key]
-            return {name: values[key] for name, values in self.columns.items()}
-
-    class Splits(dict):
-        column_names = {}  # noqa: RUF012
-
-    parts = Splits(train=Table(0, 6), validation=Table(6, 3), test=Table(9, 2))
-    data = from_pairs(parts, image_emb=np.eye(11, dtype=np.float32))
-    assert [split.n_images for split in data.splits.values()] == [6, 3, 2]
-    assert number(data.val.captions.text(0)) == 6
-
-
 def test_pictures_go_through_the_network(tmp_path, monkeypatch):
     from test_pictures import Colours
 
@@ -147,17 +94,6 @@ def test_pictures_with_fewer_captions_may_be_left_out(tmp_path):
         from_pairs(frame.assign(split="train"), image_emb=x)
     with pytest.raises(ConvertError, match="few to draw splits"):
         from_pairs(frame, image_emb=x, captions_per_image=4)
-
-
-def test_what_cannot_be_trained_on_is_said(tmp_path):
-    np.savez(tmp_path / "e.npz", images=np.eye(30), captions=np.eye(30))
-    with pytest.raises(ValueError, match="no captions to train on"):
-        load("own", pairs=tmp_path / "e.npz")
-    with pytest.raises(ValueError, match="data_options: pairs is needed: a path"):
-        nclib.resolve("plain", dataset="own")
-    with pytest.raises(FileNotFoundError, match=r"there is no file or folder nowhere\.csv"):
-        nclib.run("plain", dataset="own", data_options={"pairs": "nowhere.csv"}, out=str(tmp_path / "r"))
-    assert not (tmp_path / "r").exists()
 
 
 def test_embeddings_that_are_not_numbers_are_left_out(arrays, tmp_path):

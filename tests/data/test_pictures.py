@@ -53,24 +53,6 @@ def photographs(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("a.csv", 'image,caption\nx.jpg,"one, two"\nx.jpg,three\ny.jpg,four\n'),
-        ("a.tsv", "filename\tsentence\nx.jpg\tone, two\nx.jpg\tthree\ny.jpg\tfour\n"),
-        (
-            "results.csv",
-            "image_name| comment_number| comment\nx.jpg| 0| one, two\nx.jpg| 1| three\ny.jpg| 0| four",
-        ),
-        ("Flickr8k.token.txt", "x.jpg#0\tone,  two\nx.jpg#1\tthree\r\ny.jpg#0\tfour\n"),
-        ("bom.csv", '\ufeffimage,caption\nx.jpg,"one, two"\nx.jpg,three\ny.jpg,four\n'),
-    ],
-)
-def test_every_form_of_table(tmp_path, name, text):
-    (tmp_path / name).write_text(text, "utf8")
-    assert read_captions(tmp_path / name).captions == {"x.jpg": ["one, two", "three"], "y.jpg": ["four"]}
-
-
-@pytest.mark.parametrize(
     ("text", "message"),
     [
         ("image,caption\nx.jpg,\n", "row 2: the caption is empty"),
@@ -94,11 +76,6 @@ def test_bad_tables(tmp_path, text, message):
 def test_a_caption_may_be_a_column_name(tmp_path):
     (tmp_path / "t.txt").write_text("x.jpg\tphoto\ny.jpg\ta file, two\n")
     assert read_captions(tmp_path / "t.txt").captions == {"x.jpg": ["photo"], "y.jpg": ["a file, two"]}
-
-
-def test_one_row_of_a_picture_names_its_split(tmp_path):
-    (tmp_path / "t.csv").write_text("image,caption,split\nx.jpg,one,val\nx.jpg,two,\n")
-    assert read_captions(tmp_path / "t.csv").split_of == {"x.jpg": "dev"}
 
 
 def test_drawn_splits_repeat_and_cover(tmp_path):
@@ -147,22 +124,6 @@ def test_features_are_the_cells_on_their_axes(photographs):
     np.testing.assert_allclose(axes.T @ axes, np.eye(8), atol=1e-9)
 
 
-@pytest.mark.parametrize(("n", "sizes"), [(5, [5]), (31, [31]), (40, [20, 20]), (64, [16] * 4)])
-def test_the_network_gets_at_least_sixteen_pictures(photographs, n, sizes):
-    class Counting(Colours):
-        def extract_features(self, pixels):
-            seen.append(len(pixels))
-            return super().extract_features(pixels)
-
-    seen: list[int] = []
-    names = [f"{i % 30:02d}.png" for i in range(n)]
-    cells = pictures.cells_of(pictures.open_in(photographs[0]), names, Counting(), "cpu", "").read(0, n)
-    assert seen == sizes
-    one = pictures.cells_of(pictures.open_in(photographs[0]), names[-1:], Colours(), "cpu", "").read(0, 1)
-    assert cells.shape == (n, 16, 1280)
-    np.testing.assert_array_equal(cells[-1], one[0])
-
-
 def test_a_stopped_preparation_continues(photographs, monkeypatch):
     folder, table, out = photographs
     monkeypatch.setattr("nclib.data.row_writer.BLOCK", 5)
@@ -204,15 +165,6 @@ def test_other_content_is_refused(photographs, capsys):
     table.write_text(table.read_text().replace("number 3", "no 3"))
     with pytest.raises(ConvertError, match="holds features of other pictures or captions"):
         prepare("own", images=folder, captions=table, out=out)
-
-
-def test_prepared_pictures_know_their_captions_per_image(photographs):
-    folder, table, out = photographs
-    prepare("own", images=folder, captions=table, out=out)
-    data = nclib.data.load("region_files", root=out, captions_per_image=2)
-    assert nclib.data.load("region_files", root=out).checksum == data.checksum
-    with pytest.raises(ValueError, match=r"prepared with 2 captions of each .* give captions_per_image=2"):
-        nclib.data.load("region_files", root=out, captions_per_image=5)
 
 
 @pytest.mark.parametrize("where", [".", "features", "../photos"])

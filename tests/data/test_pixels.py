@@ -7,7 +7,6 @@ import numpy as np
 import picture_rows
 import pytest
 import torch
-from data_check import check
 from data_convert import main as command
 from picture_rows import pictures
 
@@ -39,24 +38,6 @@ def drawn(tmp_path):
 def given(folder, form="square224"):
     out = folder.parent / f"coco_{form}"
     return {"images": folder, "captions": folder / "dataset_coco.json", "out": out, "pixels": form}
-
-
-def test_pictures_become_data(drawn):
-    from PIL import Image
-
-    out = pictures("coco", **given(drawn))
-    data = load("coco", root=drawn.parent, pixels="square224")
-    assert [split.n_images for split in (data.train, data.val, data.test)] == [5, 2, 2]
-    assert (data.feature_dim, data.n_regions) == (672, 224)
-    assert data.train.captions.text(10) == "picture 2 told 0"
-    assert data.train.captions.text(15) == "picture 3 told 0"  # the sixth caption of picture 2 is left out
-    with Image.open(drawn / "val2014" / "5.jpg") as file:
-        wanted = np.asarray(file.resize((224, 224), Image.Resampling.BILINEAR))
-    got = data.val.features([0]).view(224, 224, 3)
-    assert torch.equal(got, torch.from_numpy(wanted.copy()) / 255)
-    assert (out / "testall_ids.txt").read_text().split() == ["val2014/7.jpg", "train2014/8.jpg"]
-    assert check("coco_square224", drawn.parent).complete(any_size=True)
-    assert load("coco", root=out, pixels="square224").checksum == data.checksum
 
 
 def test_crops_are_as_clip_cuts_them(drawn):
@@ -113,9 +94,3 @@ def test_what_is_missing_or_damaged_is_named(drawn):
             pictures("coco", **words | {"captions": drawn / "other.json"})
     with pytest.raises(ValueError, match=r"pixels=.*: must be one of 'square224'"):
         pictures("coco", **words | {"pixels": "round"})
-
-
-def test_another_form_does_not_replace_what_is_there(drawn):
-    pictures("coco", **given(drawn))
-    with pytest.raises(ConvertError, match="holds other pictures or another form"):
-        pictures("coco", **given(drawn) | {"pixels": "crop224"})

@@ -14,7 +14,6 @@ from torch.utils.data import DataLoader
 import nclib
 from nclib.data import load
 from nclib.data.feature_files import LAYOUTS, Reading, read_split
-from nclib.data.rows import RowFile
 from nclib.data.vocabulary import SPECIAL, Vocabulary
 
 REGIONS, DIM = 3, 4
@@ -54,24 +53,6 @@ def f30k(tmp_path):
     for k, (split, n) in enumerate({"train": 12, "dev": 7, "test": 4}.items()):
         write(folder, split, n, per_caption=split == "dev", seed=k)
     return tmp_path
-
-
-def test_both_row_layouts_give_one_row_per_image(f30k):
-    data = load("f30k", root=f30k)
-    assert data.details["layouts"] == {
-        "train": "row per image", "val": "row per caption", "test": "row per image",
-    }  # fmt: skip
-    for k, (split, n) in enumerate(zip(data.splits.values(), (12, 7, 4), strict=True)):
-        assert split.images.shape == (n, REGIONS, DIM)
-        assert np.array_equal(split.images, features(n, seed=k))
-        assert np.array_equal(split.image_of, np.arange(5 * n) // 5)
-        assert len(split.captions) == 5 * n
-        assert np.array_equal(split.features([n - 1, 0]).numpy(), features(n, seed=k)[[n - 1, 0]])
-
-
-def test_images_stay_on_disk(f30k):
-    data = load("f30k", root=f30k)
-    assert all(isinstance(split.images, RowFile) and split.on_disk for split in data.splits.values())
 
 
 def test_captions_are_cut_and_looked_up(f30k):
@@ -131,54 +112,6 @@ def test_boxes_stand_behind_the_features_when_asked_for(boxed):
     assert part.feature_dim == DIM + 5
 
 
-def test_boxes_are_part_of_the_checksum_when_asked_for(boxed):
-    root, _ = boxed
-    plain, before = load("f30k", root=root).checksum, load("f30k", root=root, boxes=True).checksum
-    assert before != plain
-    write_boxes(root / "f30k_precomp", "test", np.arange(4), seed=9)
-    assert load("f30k", root=root, boxes=True).checksum != before
-    assert load("f30k", root=root).checksum == plain
-    for path in (root / "f30k_precomp").glob("*_boxes.npy"):
-        path.unlink()
-    assert load("f30k", root=root).checksum == plain
-
-
-def test_boxes_that_do_not_fit_are_named(boxed):
-    root, boxes = boxed
-    folder = root / "f30k_precomp"
-    np.save(folder / "train_boxes.npy", boxes[0] * 640)
-    np.save(folder / "dev_boxes.npy", boxes[1])  # a row per image, unlike its features
-    np.save(folder / "test_boxes.npy", boxes[2][..., [2, 1, 0, 3]])
-    with pytest.raises(ValueError, match="do not fit together") as error:
-        load("f30k", root=root, boxes=True)
-    text = str(error.value)
-    assert "train: train_boxes.npy must lie in [0, 1], got" in text
-    assert "divide x by the width and y by the height of each picture" in text
-    assert "dev_boxes.npy must be float32 (35, 3, 4), got float32 (7" in text
-    assert "test_boxes.npy must hold x0, y0, x1, y1 of each box, but in row 0 x1 < x0" in text
-    assert load("f30k", root=root).feature_dim == DIM  # not read
-    np.save(folder / "train_boxes.npy", np.where(boxes[0] > 0.5, np.nan, boxes[0]))
-    with pytest.raises(ValueError, match=r"train_boxes.npy must lie in \[0, 1\], got nan to nan"):
-        load("f30k", root=root, boxes=True)
-    (folder / "train_boxes.npy").unlink()
-    (folder / "test_boxes.npy").write_bytes(b"no array")
-    with pytest.raises(FileNotFoundError, match=r"train_boxes.npy \(boxes=True; float32, a row for each row"):
-        load("f30k", root=root, boxes=True)
-    np.save(folder / "train_boxes.npy", boxes[0])
-    with pytest.raises(ValueError, match=r"test_boxes.npy cannot be read as a .npy file"):
-        load("f30k", root=root, boxes=True)
-
-
-def test_the_folder_itself_and_the_other_naming_are_found(f30k):
-    by_root = load("f30k", root=f30k)
-    assert load("f30k", root=f30k / "f30k_precomp").checksum == by_root.checksum
-    (f30k / "f30k").mkdir()
-    (f30k / "f30k_precomp").rename(f30k / "f30k" / "precomp")
-    for path in (f30k / "f30k" / "precomp").glob("*_ims.npy"):
-        path.rename(path.with_name(path.name.replace("_ims", "_feat")))
-    assert load("f30k", root=f30k).checksum == by_root.checksum
-
-
 def test_validation_protocols_differ_only_where_the_trap_is(tmp_path):
     folder = tmp_path / "f30k_precomp"
     folder.mkdir()
@@ -191,42 +124,6 @@ def test_validation_protocols_differ_only_where_the_trap_is(tmp_path):
     assert (short.val.n_images, short.val.n_captions) == (200, 1000)
     write(folder, "dev", 1014)
     assert load("f30k", root=tmp_path, dev_protocol="ncr200").val.n_images == 1000
-
-
-def test_coco_has_two_test_sets(tmp_path):
-    write_vocabulary(tmp_path, "coco")
-    write(tmp_path, "train", 4)
-    write(tmp_path, "dev", 3, per_caption=True)
-    write(tmp_path, "testall", 25)
-    write(tmp_path, "test", 10, per_caption=True)
-    data = load("coco", root=tmp_path)
-    assert (data.test.n_images, data.test.n_captions) == (25, 125)
-    small = load("coco", root=tmp_path, test_split="test")
-    assert small.test.n_images == 10
-
-
-def test_cc152k_is_one_to_one(tmp_path):
-    write_vocabulary(tmp_path, "cc152k")
-    for split, n in (("train", 9), ("dev", 4), ("test", 5)):
-        write(tmp_path, split, n, each=1, tsv=True)
-    data = load("cc152k", root=tmp_path)
-    assert data.train.captions_per_image == 1
-    assert np.array_equal(data.train.image_of, np.arange(9))
-    assert data.train.captions.text(3) == "Image 3, told 0: a dog isn't here."
-    assert data.val.n_images == 4
-
-
-def test_everything_missing_is_listed_at_once(tmp_path):
-    (tmp_path / "f30k_precomp").mkdir()
-    (tmp_path / "f30k_precomp" / "dev_caps.txt").write_text("one\n")
-    with pytest.raises(FileNotFoundError) as error:
-        load("f30k", root=tmp_path)
-    text = str(error.value)
-    for name in ("train_ims.npy", "train_caps.txt", "dev_ims.npy", "test_ims.npy", "test_caps.txt"):
-        assert name in text
-    assert "\n  dev_caps.txt" not in text
-    assert "f30k_precomp_vocab.json" in text
-    assert "build_vocabulary=True" in text
 
 
 def test_everything_misshapen_is_listed_at_once(f30k):
@@ -270,27 +167,6 @@ def test_a_vocabulary_is_built_only_on_request(f30k):
     assert load("f30k", root=f30k).vocabulary == data.vocabulary
 
 
-FORMS = {"pixels": "square224"}
-REFUSED = [
-    ({"dev_protocol": "ncr"}, ValueError, "dev_protocol='ncr': must be one of 'full1000', 'ncr200'"),
-    ({"vocabulary": "nowhere.json"}, FileNotFoundError, "nowhere.json"),
-    ({"root": "nothing"}, FileNotFoundError, "is not a folder"),
-    ({"pixels": "round"}, ValueError, "pixels='round': must be one of 'square224'"),
-    ({**FORMS, "boxes": True}, ValueError, "boxes=True is for region features; prepared pictures have no"),
-    ({**FORMS, "half": True}, ValueError, "half=True is for features"),
-    ({"pieces": "bert", "build_vocabulary": True}, ValueError, "pieces cuts captions by a tokeniser"),
-    ({"name": "coco", "test_split": "dev"}, ValueError, "test_split='dev': must be one of 'testall', 'test'"),
-    ({"name": "region_files", "max_words": 0}, ValueError, "max_words=0: must be a whole number"),
-    ({"name": "region_files", "captions_per_image": 0}, ValueError, "captions_per_image"),
-]
-
-
-@pytest.mark.parametrize(("options", "error", "words"), REFUSED)
-def test_bad_options_are_named(f30k, options, error, words):
-    with pytest.raises(error, match=words):
-        load(**{"name": "f30k", "root": f30k, **options})
-
-
 lines = st.text(st.characters(codec="utf-8", exclude_characters="\n\r"), max_size=20)
 
 
@@ -304,22 +180,6 @@ def test_any_captions_keep_their_count_and_order(tmp_path, data, n, per_caption)
     train = read_split(LAYOUTS["f30k"], tmp_path, "train", Reading())
     assert train.texts == [s.strip() for s in strings]
     assert np.array_equal(train.features, features(n))
-
-
-@pytest.mark.parametrize("tsv", [False, True])
-def test_own_files_have_a_name_of_their_own(tmp_path, tsv):
-    for k, (split, n) in enumerate({"train": 12, "dev": 1100, "test": 4}.items()):
-        write(tmp_path, split, n, each=2, tsv=tsv, seed=k)
-    data = load("region_files", root=tmp_path, captions_per_image=2)
-    assert data.name == "region_files"
-    assert [split.n_images for split in data.splits.values()] == [12, 1100, 4]  # all validation images
-    assert data.train.captions.text(3) == "Image 1, told 1: a dog isn't here."
-    assert data.details["pairs_as_found"]
-    assert (tmp_path / "region_files_vocab.json").exists()
-    again = load("region_files", root=tmp_path, captions_per_image=2, build_vocabulary=False)
-    assert again.checksum == data.checksum
-    with pytest.raises(ValueError, match="24 captions; expected 5 captions per image"):
-        load("region_files", root=tmp_path)
 
 
 def test_long_captions_are_cut_with_a_warning(tmp_path):

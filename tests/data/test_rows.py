@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import nclib
-from nclib.common.npy import RowFileError, npy_header
+from nclib.common.npy import RowFileError
 from nclib.data import Captions, Split, Vocabulary
 from nclib.data.rows import RowFile
 from nclib.data.vocabulary import SPECIAL
@@ -65,19 +65,6 @@ def test_any_rows_of_any_slice_are_those_of_the_array(path, array, cuts, data):
     assert np.array_equal(rows[mask], array[mask])
 
 
-def test_slices_read_nothing_and_rows_are_read_from_front_to_back(path, array, monkeypatch):
-    places = []
-    real = os.preadv
-    monkeypatch.setattr(os, "preadv", lambda fd, views, at: places.append(at) or real(fd, views, at))
-    rows = RowFile(path)
-    view = rows[2:20]
-    assert len(view) == 18
-    assert places == []
-    assert np.array_equal(view[[7, 5, 6, 0, 6]], array[2:20][[7, 5, 6, 0, 6]])
-    assert len(places) == 5
-    assert places == sorted(places)
-
-
 @pytest.mark.parametrize("most", [1, 7, 50, 200])
 def test_a_read_that_gives_less_than_asked_goes_on(path, array, monkeypatch, most):
     def short(fd, views, at):
@@ -91,12 +78,6 @@ def test_a_read_that_gives_less_than_asked_goes_on(path, array, monkeypatch, mos
     assert np.array_equal(RowFile(path)[[4, 5, 6, 1]], array[[4, 5, 6, 1]])
 
 
-def test_systems_without_preadv_read_the_same(path, array, monkeypatch):
-    monkeypatch.delattr(os, "preadv")
-    monkeypatch.delattr(os, "posix_fadvise")
-    assert np.array_equal(RowFile(path)[[4, 5, 6, 1]], array[[4, 5, 6, 1]])
-
-
 def test_take_fills_the_buffer_it_is_given(path, array):
     out = np.empty((2, 3, 4), np.float32)
     assert RowFile(path).take(np.array([3, 1]), out) is out
@@ -104,12 +85,6 @@ def test_take_fills_the_buffer_it_is_given(path, array):
     for bad in (np.empty((3, 3, 4), np.float32), out.astype(np.float64), np.empty((2, 3, 8), "f4")[..., ::2]):
         with pytest.raises(ValueError, match="out must be C-ordered float32"):
             RowFile(path).take(np.array([3, 1]), bad)
-
-
-@pytest.mark.parametrize("key", [23, -24, [0, 23]])
-def test_rows_out_of_range(path, key):
-    with pytest.raises(IndexError, match=r"rows must lie in 0\.\.22"):
-        RowFile(path)[key]
 
 
 @pytest.mark.parametrize("key", [(0, 1), 1.5, "a", [[0]], None, [True]])
@@ -125,53 +100,10 @@ def test_reading_everything_is_a_copy(path, array):
     assert "ims.npy" in repr(RowFile(path))
 
 
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        (lambda a: npy(a)[:-1], "cut short: .* bytes instead of"),
-        (lambda a: npy(a) + b"\0", "longer than its header says"),
-        (lambda a: npy(np.asfortranarray(a)), "Fortran order"),
-        (lambda a: npy(np.array([{}], object)), "pickled objects"),
-        (lambda a: b"", "not a .npy file"),
-        (lambda a: b"\x93NUMPY\x09\x00" + npy(a)[8:], "not a .npy file"),
-        (lambda a: npy(a).replace(b"shape", b"shap_"), "not a .npy file"),
-        (lambda a: npy(a).replace(b"'<f4'", b"'<q9'"), "not a .npy file"),
-        (lambda a: npy(a[0, 0, 0]), "one number, not rows"),
-    ],
-)
-def test_other_files_are_refused(tmp_path, array, content, words):
-    (tmp_path / "x.npy").write_bytes(content(array))
-    with pytest.raises(RowFileError, match=words):
-        RowFile(tmp_path / "x.npy")
-
-
 def npy(array):
     stream = io.BytesIO()
     np.save(stream, array, allow_pickle=array.dtype == object)
     return stream.getvalue()
-
-
-@pytest.mark.parametrize("version", [(1, 0), (2, 0), (3, 0)])
-def test_every_version_of_the_format(tmp_path, array, version):
-    with open(tmp_path / "x.npy", "wb") as file:
-        np.lib.format.write_array(file, array, version)
-    assert npy_header(tmp_path / "x.npy")[:2] == (SHAPE, np.float32)
-    assert np.array_equal(RowFile(tmp_path / "x.npy"), array)
-
-
-def test_a_file_that_changes_is_noticed(path, array, tmp_path):
-    rows = RowFile(path)
-    replaced = tmp_path / "new.npy"
-    np.save(replaced, array + 1)
-    os.replace(replaced, path)
-    assert np.array_equal(rows[[1]], array[[1]])  # the file that was opened is still there
-    rows = RowFile(path)
-    with open(path, "r+b") as file:
-        file.seek(-4, 2)
-        file.write(b"abcd")
-    os.utime(path, ns=(0, 1))
-    with pytest.raises(RowFileError, match="changed while it was in use"):
-        rows[[1]]
 
 
 def test_a_file_that_is_cut_is_noticed(path, monkeypatch):
@@ -189,26 +121,6 @@ def test_a_file_that_is_cut_is_noticed(path, monkeypatch):
         rows[[20]]
 
 
-def test_an_error_of_the_disk_names_file_and_place(path, monkeypatch):
-    def fails(fd, views, at):
-        raise OSError(5, "Input/output error")
-
-    rows = RowFile(path)
-    monkeypatch.setattr(os, "preadv", fails)
-    with pytest.raises(RowFileError, match=r"ims\.npy cannot be read at byte 128 \(Input/output error\)"):
-        rows[0]
-
-
-def test_the_file_is_closed_with_its_last_view(path):
-    rows = RowFile(path)
-    fd, view = rows._source.fd, rows[3:]
-    del rows
-    os.fstat(fd)
-    del view
-    with pytest.raises(OSError, match="Bad file descriptor"):
-        os.fstat(fd)
-
-
 def test_threads_read_at_the_same_time(path, array):
     rows, wrong = RowFile(path), []
 
@@ -223,19 +135,6 @@ def test_threads_read_at_the_same_time(path, array):
     for thread in threads:
         thread.join()
     assert wrong == []
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.uint8])
-def test_features_of_a_split_are_float32_wherever_they_lie(tmp_path, array, dtype):
-    stored = (np.abs(array) * 60).astype(dtype)
-    np.save(tmp_path / "x.npy", stored)
-    disk, memory = split_of(RowFile(tmp_path / "x.npy")), split_of(stored)
-    assert (disk.on_disk, memory.on_disk) == (True, False)
-    chosen = [5, 5, 0, 22]
-    assert disk.features(chosen).dtype == torch.float32
-    assert torch.equal(disk.features(chosen), memory.features(chosen))
-    assert torch.equal(disk.part(3, 9).features([1]), memory.features([4]))
-    assert disk.features([]).shape == (0, 3, 4)
 
 
 def test_features_for_a_gpu_are_read_into_pinned_memory(path, array, monkeypatch):

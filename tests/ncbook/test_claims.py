@@ -11,7 +11,7 @@ import ncbook
 import pandas as pd
 import pytest
 from ncbook import comparisons, printed, transport_claims
-from ncbook.compare import Difference, growth
+from ncbook.compare import Difference
 from ncbook.evidence import (
     CLOSE,
     FAILS,
@@ -25,7 +25,7 @@ from ncbook.evidence import (
     conclude,
     line_of,
 )
-from ncbook.match import ENCODED, RunSpec, run_of
+from ncbook.match import ENCODED, RunSpec
 from ncbook.runs import RECALLS
 from records_made import save, save_category
 
@@ -48,7 +48,6 @@ UP, DOWN, OPEN = (Difference(v) for v in ((5.0, 5.1, 5.2), (-5.0, -5.1, -5.2), (
 ONE, NONE = Difference((9.0,), "one"), Difference((), "none")
 ABOVE, EQUAL, NOT_ABOVE = (0, math.inf), (-6, 6), (-math.inf, 6)
 DRAWN = {"dataset": "emoji", "model": "vse", "protocol": "images", "preset": "quick"}
-PHOTOS = {"dataset": "f8k", "model": "bow", "protocol": "images", "preset": "standard"}
 
 
 @pytest.fixture(scope="module")
@@ -145,43 +144,6 @@ def test_without_records_only_mathematics_and_probes_are_decided(nothing):
     assert set(frame[frame["verdict"] != UNTESTED]["id"]) == MADE | PROBED
 
 
-@pytest.mark.parametrize(
-    ("claim", "verdict"),
-    [
-        ("L01", SEEN),  # best everywhere
-        ("L02", CLOSE),  # the gain does not move
-        ("L16", CLOSE),  # NCR and BiCro lose more under image-level noise, but BiCro at 0.2
-        ("L17", SEEN),  # plain training falls from 350 to 50
-        ("L18", SEEN),
-        ("L06", UNTESTED),
-        ("L03", UNTESTED),
-        ("O06", MIXED),  # two of the other modules were not recorded
-        ("O07", UNTESTED),
-        ("O08", MIXED),  # more accurate; times are not to be had from records
-        ("O11", SEEN),
-        ("O12", CLOSE),  # partial_cam is behind cam by 1 point and up to 8 ahead
-        ("O13", SEEN),  # the interval lies within the margin of six points
-        ("O25", SEEN),
-        ("O27", SEEN),
-        ("R01", UNSEEN),
-        ("R02", UNSEEN),
-        ("R06", UNTESTED),  # vse is not VSE∞
-        ("R15", SEEN),
-        ("R19", UNSEEN),  # above chance, below 0.9
-        ("U01", MIXED),  # best of those recorded; the other methods of the tables were not
-        ("U02", SEEN),
-        ("U14", SEEN),
-        ("U16", SEEN),
-        ("U17", CLOSE),  # made records lose nothing after the best epoch
-        ("U18", SEEN),
-        ("U19", SEEN),
-        ("U21", SEEN),
-    ],
-)
-def test_verdicts_follow_the_records(claim, verdict, found):
-    assert (claim, found.at[claim, "verdict"]) == (claim, verdict), found.at[claim, "evidence"]
-
-
 def made_runs(setting, values, labels=False):
     """Return three seeds of each of some made runs of the preset paper."""
     rows = [
@@ -198,47 +160,6 @@ def made_runs(setting, values, labels=False):
 
 def judged(claim, *given, **more):
     return ncbook.decide(claim, made_runs(*given, **more))
-
-
-def test_claims_about_the_papers_data_are_decided_by_their_records():
-    pairs = {"dataset": "coco", "mrate": 0.4, "protocol": "images", "method": "l2rm"}
-    alone = [
-        {"model": "saf", "rsum": 300, "folds.rsum": 470},
-        {"model": "sgr", "rsum": 310, "folds.rsum": 480},
-    ]
-    for rsum, verdict in ((350, HOLDS), (320, FAILS)):
-        both = {"model": "saf+sgr", "rsum": rsum, "folds.rsum": 500}
-        assert judged("L20", pairs, [*alone, both]).word == verdict
-    web = {"dataset": "cc152k", "mrate": 0.0, "model": "sgr", "method": "l2rm"}
-    for rsum, verdict in ((361, HOLDS), (340, FAILS)):
-        others = [
-            {"variant": "warmup=infonce", "rsum": 363},
-            {"variant": "warmup=hardest_triplet", "rsum": rsum},
-        ]
-        assert judged("L12", web, [{"rsum": 362}, *others]).word == verdict
-    coco = {"dataset": "coco", "model": "sgr", "protocol": "captions"}
-    rivals = [
-        {"method": m, "rsum": 400, "folds.rsum": 500} for m in ("plain", "ncr", "decl", "bicro", "mscn")
-    ]
-    for value, verdict in ((498, HOLDS), (480, FAILS)):
-        every = [{"method": "repair", "rsum": 400, "folds.rsum": value}, *rivals]
-        at_rates = [{**row, "mrate": rate} for row in every for rate in (0.2, 0.4, 0.6)]
-        assert judged("R03", coco, at_rates).word == verdict
-    for low, verdict in ((0.3, HOLDS), (0.5, FAILS)):
-        lost = [
-            {"dataset": name, "noise_rate": rate, "map_avg": value}
-            for name, values in (("xmedianet", (0.52, low)), ("nuswide", (0.7, 0.67)))
-            for rate, value in zip((0.2, 0.8), values, strict=True)
-        ]
-        assert judged("U05", {"method": "mrl"}, lost, labels=True).word == verdict
-    bank = {"dataset": "f30k", "model": "sgr", "protocol": "captions", "method": "repair", "mrate": 0.4}
-    for mb, verdict in ((2600, MIXED), (1850, FAILS)):  # of two banks; the images of 4,096 pairs take 1,241
-        assert judged("R18", bank, [{"bank_mb": mb, "option.bank_size": 4096}]).word == verdict
-    for lost, verdict in ((-30, MIXED), (10, FAILS)):
-        falls = [
-            {"before_noisy": 300, "after_noisy": 300 + lost * rate, "mrate": rate} for rate in (0.2, 0.4, 0.6)
-        ]
-        assert judged("R22", {**bank, "method": "ncr"}, falls).word == verdict
 
 
 def brief(claim):
@@ -328,19 +249,6 @@ def test_evidence_holds_the_numbers(found):
     assert line.text.endswith("; and 128 more.")
 
 
-def test_a_line_supports_a_claim_only_with_every_interval_inside():
-    def says(*differences, region=ABOVE, **more):
-        return line_of(DRAWN, [(d, region) for d in differences], **more).says
-
-    assert says(UP, UP) == "for"
-    assert says(UP, OPEN) == says(OPEN) == "open"  # too close to call is not "partly"
-    assert says(UP, DOWN) == says(DOWN) == "against"
-    assert says(ONE) == says(ONE, NONE) == "nothing"
-    assert says(UP, ONE) == says(UP, NONE) == says(UP, needs="times") == "part"
-    assert says(DOWN, ONE) == "against"  # one exception is enough
-    assert says(UP, region=(-math.inf, 0)) == "against"
-
-
 def test_exceptions_are_counted_against_the_number_of_comparisons():
     weak = Difference((-1.0, -2.0, -3.0))  # p = 0.074 for one, so no exception
     clear = Difference((-1.9, -2.0, -2.7))  # p = 0.014
@@ -348,15 +256,6 @@ def test_exceptions_are_counted_against_the_number_of_comparisons():
     assert line_of(DRAWN, [(clear, ABOVE)]).says == "against"
     assert line_of(DRAWN, [(clear, ABOVE), *[(UP, ABOVE)] * 4]).says == "open"  # 0.014 > 0.05 / 5
     assert line_of(DRAWN, [(clear, ABOVE)] * 4 + [(UP, ABOVE)]).says == "against"  # four agree
-
-
-def test_equality_needs_an_interval_within_the_margin():
-    values = {"for": (1.0, 2.0, 1.5), "open": (1.0, -9.0, 8.0), "against": (9.0, 9.2, 9.1)}
-    for region in (EQUAL, NOT_ABOVE):
-        for says, some in values.items():
-            assert line_of(DRAWN, [(Difference(some), region)]).says == says
-    assert line_of(DRAWN, [(DOWN, EQUAL)]).says == "for"  # clearly below zero, and within 6 of it
-    assert line_of(DRAWN, [(Difference((-9.0, -9.2, -9.1)), NOT_ABOVE)]).says == "for"
 
 
 def test_a_line_shows_its_power():
@@ -376,54 +275,10 @@ def line(says, tier=2, dataset="emoji", preset="quick"):
     return Line("", says, "", 3, "1", tier, dataset, preset)
 
 
-def test_only_a_claims_own_data_hold_or_refute_it():
-    own = {"tier": 0, "dataset": "f30k", "preset": "paper"}
-    assert [line(says).word for says in ("for", "against", "open")] == [SEEN, UNSEEN, f"{CLOSE} here"]
-    assert [line(says, **own).word for says in ("for", "against", "open")] == [HOLDS, FAILS, CLOSE]
-    assert words(line("for", **own), line("against")) == HOLDS
-    assert words(line("against", **own), line("for", **own)) == FAILS
-    assert words(line("open", **own), line("for")) == CLOSE
-    assert words(line("for", **own), data=("f30k", "coco")) == SEEN  # until all of it is recorded
-    assert words(line("against", **own), data=("f30k", "coco")) == FAILS
-
-
-def test_photographs_come_before_drawn_scenes():
-    photos = {"tier": 1, "dataset": "f8k", "preset": "standard"}
-    assert words(line("against", **photos), line("for")) == UNSEEN
-    assert words(line("nothing", **photos), line("for")) == SEEN  # one seed decides nothing
-    assert words(line("for"), line("against")) == words(line("for"), line("open")) == MIXED
-    assert words(line("part")) == MIXED
-    assert words(line("open"), line("against")) == UNSEEN
-    assert words(line("nothing")) == words() == UNTESTED
-    ordered = conclude([line("for"), line("nothing", **photos)], (), test="").lines
-    assert [one.dataset for one in ordered] == ["f8k", "emoji"]
-
-
-@pytest.mark.parametrize(("preset", "word"), [("quick", SEEN), ("standard", SEEN), ("paper", HOLDS)])
-def test_smaller_networks_on_a_claims_data_neither_hold_nor_refute(tmp_path, preset, word):
-    where = {"dataset": "wikipedia", "preset": preset, "data_options": {"root": "data"}}
-    for seed in range(3):
-        for rate in (0.2, 0.4, 0.6, 0.8):
-            share = {"corrected_accuracy": 0.9 + 0.01 * seed, "given_accuracy": 1 - rate}
-            save_category(tmp_path, "uot_rcl", 0.5, diagnostics=share, noise_rate=rate, seed=seed, **where)
-    found = ncbook.decide("U21", ncbook.load_runs(tmp_path))
-    assert found.word == word
-
-
 def test_runs_of_the_paper_decide_where_smaller_ones_are_recorded_too():
     standard = line("against", tier=1, dataset="wikipedia", preset="standard")
     paper = line("for", tier=0, dataset="wikipedia", preset="paper")
     assert words(standard, paper, data=("wikipedia",)) == HOLDS
-
-
-def test_a_model_that_a_claim_does_not_name_is_other_evidence(tmp_path):
-    for model in ("sgr", "vse"):
-        where = {"dataset": "f30k", "preset": "paper", "data_options": {"root": "data"}, "model": model}
-        for seed in range(3):
-            for cost, total in (("learned", 400 + seed), ("cosine", 380)):
-                save(tmp_path, "l2rm", total, mrate=0.6, seed=seed, protocol="images", cost=cost, **where)
-    found = {one.place: one.word for one in ncbook.decide("L07", ncbook.load_runs(tmp_path)).lines}
-    assert found == {"f30k, sgr, images, paper": HOLDS, "f30k, vse, images, paper": SEEN}
 
 
 def test_places_are_never_pooled(tmp_path):
@@ -475,25 +330,6 @@ def test_the_switch_to_noisy_pairs_is_read_from_the_curve(tmp_path):
     assert ncbook.decide("R11", runs).word == UNSEEN
 
 
-def test_growth_pairs_seeds_not_places():
-    small, large = Difference((1.0, 2.0), seeds=(0, 1)), Difference((5.0, 9.0, 8.0), seeds=(1, 2, 0))
-    assert growth(small, large, "x").values == (7.0, 3.0)
-    assert growth(small, large, "x").seeds == (0, 1)
-
-
-def test_mathematics_is_decided_on_made_problems(nothing):
-    exact, bound = (ncbook.decide(name, nothing) for name in ("O24", "O23"))
-    assert exact.word == HOLDS
-    assert exact.data == "made problems"
-    assert "mean of all cosines (the paper's bound of VSE): 100 %" in bound.evidence
-    assert bound.word == FAILS  # one of its two bounds does not hold
-
-
-def test_unknown_claims_are_refused(nothing):
-    with pytest.raises(ValueError, match="unknown claim 'X1'"):
-        ncbook.decide("X1", nothing)
-
-
 def test_counts_and_sheets(found, made):
     frame = found.reset_index()
     counted = ncbook.counts(frame)
@@ -509,43 +345,6 @@ def test_counts_and_sheets(found, made):
     assert len(ncbook.best_other_differences(made)) == 7
 
 
-def test_comparisons_are_read_as_written(tmp_path):
-    where = {"model": "vse", "mrate": 0.2, "protocol": "images"}
-    for seed in (0, 1):
-        save(tmp_path, "l2rm", 300 + seed, seed=seed, **where)
-        save(tmp_path, "l2rm", 320 + 3 * seed, seed=seed, rho=0.05, **where)
-        save(tmp_path, "l2rm", 240 + seed, seed=seed, rho=0.5, **where)
-        save(tmp_path, "l2rm", 100, seed=seed, rho=0.5, mask=False, **where)  # two options: no value of rho
-        save(tmp_path, "plain", 200 + 2 * seed, seed=seed, **where)
-    runs = ncbook.load_runs(tmp_path)
-
-    def found(**keys):
-        return {
-            d.name: d.values
-            for d in comparisons.differences("L2RM", comparisons.Comparison(**keys), runs.retrieval)
-            if d.n
-        }
-
-    assert found(ours="rho=*", theirs="", name="{ours} against usual,") == {
-        "rho=0.05 against usual, rate 0.2": (20.0, 22.0),
-        "rho=0.5 against usual, rate 0.2": (-60.0, -60.0),
-    }
-    smaller = found(ours="rho=*", theirs="", values="value < usual")
-    assert smaller == {"rho=0.05 − full, rate 0.2": (20.0, 22.0)}
-    rho = {"ours": {"option.rho": "*"}, "theirs": {"option.rho": 0.5}, "where": {"option.mask": True}}
-    assert found(**rho, values="value < 0.1", name="rho {ours},") == {"rho 0.05, rate 0.2": (80.0, 82.0)}
-    assert found(ours="", theirs=["rho=0.5", "mask=False"], metric=["rsum", "none"]) == {
-        "full − rho=0.5, rate 0.2": (60.0, 60.0)
-    }
-    both = {"ours": {"method": "l2rm"}, "theirs": {"method": "plain"}, "where": {"variant": ""}}
-    assert found(**both) == {"l2rm − plain, rate 0.2": (100.0, 99.0)}
-    assert found(**both, query="mrate > 0.5") == {}
-    best = {"best": "method", "ours": "l2rm", "where": {"variant": ""}}
-    assert found(**best, others=["plain"]) == {"rate 0.2, best of 1 others (plain)": (100.0, 99.0)}
-    assert found(**best, others=["plain", "ncr"]) == {}
-    assert found(column="rsum", minus=200.0, where={"method": "plain"}) == {"rate 0.2": (0.0, 2.0)}
-
-
 def test_the_file_of_claims_names_rules_and_options_that_exist():
     assert len(comparisons.compared()) > 50
     for one in comparisons.compared().values():
@@ -555,32 +354,3 @@ def test_the_file_of_claims_names_rules_and_options_that_exist():
             assert (comparison.margin > 0) == (comparison.rule in ("equal", "not above", "not below"))
     with pytest.raises(TypeError, match="unexpected keyword argument 'metrics'"):
         comparisons.Comparison(ours="", theirs="rho=1", metrics="rsum")
-
-
-def test_a_registered_method_is_drawn_without_another_edit(tmp_path):
-    class Newcomer(type(nclib.methods.build("plain"))):
-        """For a test."""
-
-    nclib.methods.register("newcomer", summary="for a test")(Newcomer)
-    try:
-        for seed in (0, 1, 2):
-            for place, method in enumerate(("plain", "ncr", "rcl", "l2rm", "newcomer")):
-                save(
-                    tmp_path, method, 300 + 10 * place + seed * place % 3,
-                    model="vse", mrate=0.4, seed=seed, protocol="images",
-                )  # fmt: skip
-        runs = ncbook.load_runs(tmp_path)
-        assert "newcomer, rate 0.4" in [d.name for d in ncbook.gains_over(runs)]
-        names = ("plain", "newcomer")
-        figure = ncbook.rates_figure("L2RM", "6", runs, dataset="Flickr30K", model="vse", methods=names)
-        assert [text.get_text() for text in figure.legends[0].get_texts()] == ["plain", "newcomer"]
-        row = {"method": "newcomer-SGR", "backbone": ""}
-        assert run_of(ncbook.LAYOUTS["L2RM", "6"], row) == RunSpec("newcomer", "sgr")
-    finally:
-        nclib.methods.METHODS.remove("newcomer")
-
-
-def test_photographs_of_the_book_are_evidence_of_their_own_line():
-    lines = ncbook.decide("L18", ncbook.load_runs()).lines
-    assert lines[0].place.startswith("f8k, bow, images, standard")
-    assert {one.tier for one in lines} == {1, 2}

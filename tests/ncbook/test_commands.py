@@ -34,14 +34,6 @@ def test_wrong_calls_say_what_is_wrong(words, said, capsys):
     assert shown.out == ""
 
 
-@pytest.mark.parametrize("words", [[], ["nonsense"], ["claims", "--nonsense"], ["table", "L2RM"]])
-def test_unknown_words_end_with_the_usage(words, capsys):
-    with pytest.raises(SystemExit) as ended:
-        cli.main(words)
-    assert ended.value.code == 2
-    assert "usage: ncbook" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("name", ["table", "claims", "rerun"])
 def test_every_command_explains_itself(name, capsys):
     with pytest.raises(SystemExit) as ended:

@@ -51,13 +51,6 @@ def test_hours_follow_from_the_median_step(times):
     assert "to `ncr` 75 ms" in said
 
 
-@pytest.mark.parametrize(
-    ("value", "text"), [(0.001, "< 1 min"), (0.5, "30 min"), (2.345, "2.3 h"), (123.4, "123 h")]
-)
-def test_hours_as_text(value, text):
-    assert costs.hours_text(value) == text
-
-
 def test_sizes_are_arithmetic(nothing):
     memory = costs.memory_table().data
     assert memory.loc["36 regions of 2,048 (the papers)", "1,000,000 pictures"] == "295 GB"
@@ -82,9 +75,3 @@ def test_the_cost_of_a_pair_is_told_by_size(monkeypatch):
     said = costs.pairs_said()
     assert "`plain` 2.00, `crank` 2.00, `l2rm` 2.00" in said
     assert "about 1,000,000 bytes per training pair" in said
-
-
-def test_without_the_benchmark_the_page_says_so(monkeypatch):
-    monkeypatch.setattr(costs, "measurement", lambda name: None)
-    assert costs.pairs_table() is None
-    assert costs.pairs_said() == "Not measured yet."

@@ -10,9 +10,9 @@ import pytest
 import torch
 from ncbook import RECORDED
 from ncbook.chapters import photographs
-from ncbook.chapters.crank import STABLE, VARIANTS, ablation_runs, held_out_scores, ranked, said, scenes
+from ncbook.chapters.crank import STABLE, VARIANTS, ablation_runs, ranked, said, scenes
 
-from nclib.methods.crank import counted_share, rank_weights
+from nclib.methods.crank import rank_weights
 from nclib.runs.store import rows
 
 
@@ -51,13 +51,6 @@ def test_scenes_show_methods_recorded_up_to_a_rate_and_variants_apart() -> None:
     assert not table.data.isna().any().any()
     for name, (method, _) in STABLE.items():
         assert table.data.loc[name].tolist() != table.data.loc[method].tolist()
-
-
-def test_a_model_without_records_leaves_the_tables_out() -> None:
-    runs = photographs.photograph_runs("scan")
-    assert runs.empty
-    assert photographs.difference_rows(runs, compared=photographs.OURS) is None
-    assert photographs.rate_rows(runs, "images", "none", "one_network") is None
 
 
 def test_comparisons_of_our_methods_are_paired_by_seed() -> None:
@@ -106,11 +99,6 @@ def run_with(share: float, **epoch: Any) -> Any:
         matched=score > -0.2,
         record=SimpleNamespace(curves=[curve]),
     )
-
-
-def test_the_drawn_scores_count_as_many_as_are_wrong() -> None:
-    for wrong in (0, 4, 8, 12):
-        assert counted_share(*held_out_scores(20, wrong)) == pytest.approx(wrong / 20, abs=0.05)
 
 
 def test_the_figure_shows_the_quantile_of_the_counted_share() -> None:

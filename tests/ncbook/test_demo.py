@@ -52,36 +52,3 @@ def test_a_stored_run_is_the_run(made: tuple[nclib.Record, Path], stored: nclib.
     run = finished(stored)
     np.testing.assert_array_equal(run.matched, one.noise.matched)
     assert run.last.keys() == {"loss", "p_clean"}
-
-
-def test_without_weights_no_figure_gets_untrained_networks(
-    made: tuple[nclib.Record, Path], tmp_path: Path
-) -> None:
-    store(made[0], tmp_path / "ncr/one", Keep())
-    (record,) = stored_runs(tmp_path)
-    assert kept_arrays(record) == {}
-    with pytest.raises(IndexError):
-        opened(record).trainer.networks[0]
-
-
-def test_what_was_timed_with_a_run_is_stored(stored: nclib.Record) -> None:
-    assert timed(stored, "steps", lambda: pytest.fail("measured again")) == {"ms": 1.5}
-
-
-@pytest.mark.parametrize(
-    ("method", "changes", "message"),
-    [
-        (
-            "ncr",
-            {"mrate": 0.2},
-            r"no stored run has these parameters; the nearest one has mrate=0.4 \(not 0.2\)",
-        ),
-        ("ncr", {"seed": 1}, r"seed=0 \(not 1\)\. source='train' trains with the parameters given"),
-        ("decl", {}, "none of decl is stored"),
-    ],
-)
-def test_other_parameters_are_refused_with_what_is_stored(
-    stored: nclib.Record, method: str, changes: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(ValueError, match=message):
-        trained(method, "recorded", **{**GIVEN, **changes})

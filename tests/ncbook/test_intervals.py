@@ -5,27 +5,13 @@ import re
 
 import pytest
 from ncbook.compare import Difference
-from ncbook.intervals import EDGE, SHOWN, WIDTH, interval_plot, kind_of
+from ncbook.intervals import EDGE, WIDTH, interval_plot
 
 ABOVE = (0.0, math.inf)
 
 
 def numbers(pattern, svg):
     return [tuple(map(float, found.groups())) for found in re.finditer(pattern, svg)]
-
-
-@pytest.mark.parametrize(
-    ("values", "region", "kind"),
-    [
-        ((4.0, 5.0, 6.0), ABOVE, "inside"),
-        ((-4.0, -5.0, -6.0), ABOVE, "outside"),
-        ((-1.0, 1.0, 2.0), ABOVE, "open"),
-        ((-1.0, 1.0, 2.0), (-10.0, 10.0), "inside"),
-        ((20.0, 21.0), (-10.0, 18.0), "open"),
-    ],
-)
-def test_kinds_follow_the_interval(values, region, kind):
-    assert kind_of(Difference(values), region) == kind
 
 
 def test_means_stand_within_their_intervals_and_zero_where_the_region_begins():
@@ -44,14 +30,3 @@ def test_means_stand_within_their_intervals_and_zero_where_the_region_begins():
     assert {round(x, 1) for x, _ in shaded} == {zero}
     assert all(x + width == pytest.approx(WIDTH - EDGE, abs=0.2) for x, width in shaded)
     assert 'aria-label="2 intervals: 1 in the claimed region, 1 outside it"' in svg
-
-
-def test_many_are_counted_and_some_drawn_and_names_are_escaped():
-    found = [(Difference((1.0, 2.0), name="<b>a & b"), ABOVE)] * (SHOWN + 3)
-    svg = interval_plot(found)
-    assert svg.count("<circle") == SHOWN
-    assert f"{SHOWN + 3} intervals" in svg
-    assert "<b>" not in svg
-    assert "&lt;b&gt;a &amp; b" in svg
-    assert interval_plot([]) == ""
-    assert "nan" not in interval_plot([(Difference((0.0, 0.0)), (-1.0, 1.0))])

@@ -63,15 +63,6 @@ def test_points_of_the_roofline(file):
     assert [text.get_text() for text in axis.texts] == ["A", "B", "C"]
 
 
-def test_other_files_are_refused(tmp_path):
-    with pytest.raises(ValueError, match="cannot be read"):
-        limits.measured(str(tmp_path / "none.json"))
-    other = tmp_path / "other.json"
-    other.write_text('{"benchmark": "map"}')
-    with pytest.raises(ValueError, match=r"is not a result of limits\.py"):
-        limits.measured(str(other))
-
-
 def test_the_stored_results_say_what_was_aimed_at():
     shown = limits.goals().data
     for _, line in shown.iterrows():

@@ -30,37 +30,9 @@ def test_runs_tested_in_warmup_are_marked():
     assert "warm-up" not in show(table.drop("ncr"), "plain", "rSum").to_html().replace("warm-up alone", "")
 
 
-def test_outdated_runs_and_runs_with_remarks_are_marked(monkeypatch):
-    monkeypatch.setattr("ncbook.notebook.outdated", lambda runs: runs["environment.numerics"] < 2)
-    runs = pd.DataFrame(
-        {
-            "method": ["uot_rcl", "uot_rcl", "mrl", "mrl", "gma"],
-            "noise_rate": [0.4] * 5,
-            "map_avg": [0.5, 0.5, 0.4, 0.4, 0.3],
-            "environment.numerics": [1, 2, 2, 2, 2],
-            "remarks": ["", None, "", "", "warm-up only"],
-        }
-    )
-    table = means(runs, "method", "noise_rate", "map_avg", digits=3)
-    assert table["0.4"].to_dict() == {
-        "gma": "0.300 (1) *",
-        "mrl": "0.400 ± 0.000 (2)",
-        "uot_rcl": "0.500 ± 0.000 (2) ‡",
-    }
-    assert "before the numbers of its method, model or solver" in show(table, "t", "mAP").caption
-    assert "never left its warm-up" not in show(table.drop("gma"), "t", "mAP").caption
-
-
 def test_no_run_is_outdated_before_a_number_moves():
     assert not outdated(pd.DataFrame({"method": ["plain", "l2rm"]})).any()
     assert not outdated(pd.DataFrame({"environment.numerics": [None, 1]})).any()
-
-
-def test_only_runs_of_what_moved_are_outdated(monkeypatch):
-    monkeypatch.setattr("nclib.runs.identity.MOVED", {"model sgr": 2, "method l2rm": 3})
-    rows = [("plain", "vse", None), ("plain", "saf+sgr", None), ("plain", "sgr", 2), ("l2rm", "vse", 2)]
-    runs = pd.DataFrame(rows, columns=["method", "model", "environment.numerics"])
-    assert list(outdated(runs)) == [False, True, False, True]
 
 
 def stored_as(folder, total, **environment):
@@ -75,12 +47,6 @@ def test_runs_of_other_code_of_the_user_are_told_apart(tmp_path):
     for n, code in enumerate(("1111111111", "2222222222")):
         stored_as(tmp_path, 300.0 + n, own_code=code)
     assert sorted(load_runs(tmp_path).retrieval["variant"]) == ["code=11111111", "code=22222222"]
-
-
-def test_of_a_seed_that_was_run_twice_the_latest_numerics_count_once(tmp_path):
-    for total, number in ((300.0, 1), (301.0, 3), (302.0, 2)):
-        stored_as(tmp_path, total, numerics=number)
-    assert load_runs(tmp_path).retrieval["rsum"].tolist() == [301.0]
 
 
 def test_a_mean_stays_on_one_line_with_its_spread():

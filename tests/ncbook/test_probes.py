@@ -8,10 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from ncbook import decide
-from ncbook.comparisons import compared
-from ncbook.evidence import CLOSE, SEEN, UNSEEN, UNTESTED
-from ncbook.measurements import probed, write
 
 from nclib import losses
 from nclib.methods import METHODS, Truth
@@ -119,29 +115,3 @@ def test_score_and_fit_of_given_captions(probe):
     assert found["rank_correlation"] == pytest.approx(-1)  # pair 3 is matched
     assert found["score_not"] == pytest.approx(0.9)
     assert found["score_partly"] == pytest.approx(0.4)
-
-
-@pytest.mark.parametrize(
-    ("others", "word"),
-    [((90, 91, 92), SEEN), ((110, 111, 113), UNSEEN), ((95, 110, 100), CLOSE), ((90,), UNTESTED)],
-)
-def test_the_ledger_reads_a_probe(monkeypatch, tmp_path, nothing, others, word):
-    rows = [
-        {**PLACE, "seed": seed, "rsum.all": 100.0 + seed / 4, "rsum.transported": value, "runs": {}}
-        for seed, value in enumerate(others)
-    ]
-    write(tmp_path / "probe_rows.json", {"rows": rows})
-    monkeypatch.setattr("ncbook.measurements.MEASURED", tmp_path)
-    found = decide("L26", nothing)
-    assert found.word == word
-    assert found.lines[0].place == "emoji, vse, images, quick"
-    assert decide("O20", nothing).word == UNTESTED  # its file is not there
-
-
-def test_every_probe_of_a_claim_is_recorded_with_three_seeds():
-    names = {claim.probe for claim in compared().values() if claim.probe}
-    assert names == {"plans", "labels", "rows"}
-    for name in names:
-        table = probed(name)
-        assert table.groupby("mrate")["seed"].nunique().ge(3).all()
-        assert table["commit"].str.fullmatch("[0-9a-f]{12}").all()

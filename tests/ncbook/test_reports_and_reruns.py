@@ -113,13 +113,6 @@ def test_measured_page_and_file_agree(key, runs):
         assert (line["n"] == "0") == (line["records"] == "")
 
 
-def test_a_row_of_the_file_names_its_noise_and_records(runs):
-    row = next(r for r in lines(ncbook.bundled_table("L2RM", "6", runs)) if r["run"] == "l2rm · vse")
-    assert row["noise checksums"] == "0.6 0 0.6 1 0.6 2"
-    assert len(row["records"].split()) == 3
-    assert all(name.endswith("-l2rm") for name in row["records"].split())
-
-
 def test_protocol_line_names_data_noise_split_networks_and_selection(runs):
     part = runs.retrieval[(runs.retrieval["model"] == "vse") & (runs.retrieval["mrate"] == 0.6)]
     line = protocol_line(part)
@@ -139,19 +132,6 @@ def test_protocol_line_names_data_noise_split_networks_and_selection(runs):
     labels = protocol_line(runs.category)
     assert "label noise symmetric (noise checksums n)" in labels
     assert "mean average precision of both directions on 200 validation pairs" in labels
-
-
-@pytest.mark.parametrize("key", list(ncbook.LAYOUTS))
-def test_every_rerun_resolves_and_fills_its_own_values_of(key):
-    found_runs, without = ncbook.reruns(*key)
-    rows = rows_of(*key)
-    behind = [printed_run(layout_of(*key), row) for row in rows]
-    possible = {r["method"] for r, run in zip(rows, behind, strict=True) if not isinstance(run, str)}
-    assert {run.row.split(",")[0] for run in found_runs} == possible
-    assert {text.partition(": ")[2] for text in without} == {run for run in behind if isinstance(run, str)}
-    for run in {str(run.arguments): run for run in found_runs}.values():
-        for part in run.parts("."):
-            assert nclib.resolve(part.pop("method"), **part).run.preset == "paper"
 
 
 def test_printed_cells_have_the_run_of_their_paper():
@@ -258,19 +238,6 @@ def test_a_rerun_is_a_command_that_can_be_run(tmp_path, monkeypatch):
     save(tmp_path, given.pop("method"), 300, images=1000, **given)
     sheet = ncbook.printed_table("L2RM", "3", ncbook.load_runs(tmp_path))
     assert {r["method"] for r in lines(sheet) if r["n"] == "1"} == {"L2RM w/o Cost Function"}
-
-
-@pytest.mark.parametrize(
-    ("where", "words"),
-    [
-        ({"rate": "0.5"}, "'0.2', '0.4', '0.6', '0.8'"),
-        ({"row": "L2RM"}, "'L2RM-SGR'"),
-        ({"data": "CC152K"}, "'MS-COCO'"),
-    ],
-)
-def test_unknown_cells_are_refused_with_those_of_the_table(where, words):
-    with pytest.raises(ValueError, match=words):
-        ncbook.reruns("L2RM", "6", **where)
 
 
 @pytest.mark.slow

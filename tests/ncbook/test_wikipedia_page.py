@@ -4,9 +4,7 @@ import pandas as pd
 import pytest
 from ncbook import runs as book_runs
 from ncbook.chapters import wikipedia as page
-from records_made import collect, save_category
 
-WIKIPEDIA = {"dataset": "wikipedia", "preset": "standard", "data_options": {"root": "somewhere"}}
 MACHINE = {"device": "CPU", "preset": "standard", "dataset": "wikipedia"}
 ACCURACY = {
     "given_accuracy": 0.64,
@@ -35,50 +33,6 @@ def runs():
             made("uot_rcl", [0.34], rate=0.2, **ACCURACY),
         ]
     )
-
-
-def test_records_are_read_without_the_place_of_the_data(tmp_path, monkeypatch):
-    def save(method, value, **given):
-        save_category(tmp_path, method, value, **{**WIKIPEDIA, "noise_rate": 0.4, **given})
-
-    save("uot_rcl", 0.2)
-    save("uot_rcl", 0.3, lam=0.0)
-    save("uot_rcl", 0.4, plc="ce", relation="instance")
-    save("uot_rcl", 0.5, gamma=0.5)  # no row of the page
-    save("mrl", 0.6)
-    save("mrl", 0.7, epochs=30)
-    save("mrl", 0.8, preset="quick")
-    collect(tmp_path)
-    monkeypatch.setattr(book_runs, "RECORDED", tmp_path)
-    assert page.wikipedia_runs("quick")["map_avg"].to_list() == [0.8]
-    found = page.wikipedia_runs().set_index("label")["map_avg"]
-    assert found.to_dict() == {"uot_rcl": 0.2, page.CORRECTION: 0.3, page.CONTRAST: 0.4, "mrl": 0.6}
-
-
-def test_tables_hold_the_means_in_the_order_of_the_page(runs):
-    shown = page.rate_table(runs)
-    rates = shown.data
-    assert list(rates.index) == ["uot_rcl", "mrl", "elrcmr", "deep_sm"]
-    assert rates.loc["uot_rcl", "0.4"] == "0.200 ± 0.010"
-    assert ", 3 seeds unless a number is given;" in shown.caption
-    assert rates.loc["deep_sm", "0.2"] == "no record"
-    parts = page.part_table(runs).data
-    assert list(parts.columns) == ["0.4"]
-    assert list(parts.index) == ["uot_rcl", page.CORRECTION, "deep_sm", "mrl", "elrcmr"]
-    assert len(page.rate_curves(runs).axes[0].get_lines()) >= 4
-
-
-def test_differences_are_of_equal_seeds(runs):
-    lead = page.lead_table(runs).data
-    assert lead.loc["mrl", "0.2"] == "+0.010 (1)"
-    assert lead.loc["mrl", "0.4"].startswith("-0.107 [")
-    assert lead.loc["elrcmr", "0.2"] == "no record"
-    correction = page.correction_table(runs).data
-    assert correction.loc["cross entropy", "0.4"].startswith("+0.103 [")
-    assert page.CONTRAST not in correction.index  # no runs
-    assert page.correction_table(runs).caption.startswith("Measured on Wikipedia, preset standard")
-    drawn = page.correction_table(runs.assign(dataset="emoji_category", preset="quick"))
-    assert drawn.caption.startswith("Measured on drawn objects, preset quick")
 
 
 def test_sentences_follow_the_records(runs):

@@ -2,29 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from nclib.noise import auc, calibration, detection, division
-
-
-@settings(max_examples=80, deadline=None)
-@given(
-    st.lists(st.tuples(st.integers(0, 6), st.booleans()), min_size=2, max_size=40).filter(
-        lambda v: 0 < sum(t for _, t in v) < len(v)
-    )
-)
-def test_auc_counts_pairs_of_opposite_truth(items):
-    score = np.array([s for s, _ in items], float)
-    truth = np.array([t for _, t in items])
-    wins = [(a > b) + 0.5 * (a == b) for a in score[truth] for b in score[~truth]]
-    assert auc(score, truth) == pytest.approx(np.mean(wins), abs=1e-12)
+from nclib.noise import calibration, detection, division
 
 
 def test_auc_and_rates_are_scikit_learns():
@@ -54,35 +38,6 @@ def test_calibration_by_hand():
     assert calibration(p, truth, bins=5)["stated"][2] is None
     one = calibration(p[:1], ~truth[:1], bins=1)
     assert (one["stated"], one["observed"]) == ([0.1], [1.0])
-
-
-def test_calibrated_probabilities_have_no_error():
-    rng = np.random.default_rng(1)
-    p = rng.random(200_000)
-    truth = rng.random(200_000) < p
-    assert calibration(p, truth)["ece"] < 0.01
-    assert len(calibration(p, truth)["count"]) == 10
-    assert calibration(p**3, truth)["ece"] > 0.2
-
-
-def test_undefined_is_none_and_json_plain():
-    clean = division(np.array([0.2, 0.3]), np.array([True, True]))
-    assert clean["auc"] is None
-    assert clean["precision"] is None  # nothing is above one half
-    assert clean["recall"] == 0.0
-    noisy = division(np.array([0.2, 0.7]), np.array([False, False]))
-    assert noisy["recall"] is None
-    assert noisy["precision"] == 0.0
-    assert json.loads(json.dumps(noisy, allow_nan=False)) == noisy
-
-
-def test_a_division_has_ten_bins_and_a_check_a_hundred_pairs():
-    p, matched = np.arange(200) / 200, np.arange(200) >= 100
-    assert len(division(p, matched)["calibration"]["count"]) == 10
-    matched[100] = False  # the pair after the first hundred
-    assert detection(p, matched)["precision_first"] == 1.0
-    matched[99:101] = True, False
-    assert detection(p, matched)["precision_first"] == 0.99
 
 
 def test_threshold_is_strict():

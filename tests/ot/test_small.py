@@ -139,13 +139,6 @@ def test_float32_stays_close_at_small_regularisation(scale):
     assert (fine.grad - rough.grad.double()).abs().max() < 1e-4 * fine.grad.abs().max()
 
 
-def test_many_passes_reach_the_converged_plan():
-    s, mask, _ = ragged(4)
-    t = nclib.ot.sinkhorn(1 - s, reg=0.1, mask=mask)
-    plan = nclib.ot.scaling_plan(s, reg=0.1, passes=500, mask=mask)
-    torch.testing.assert_close(plan, t.plan, rtol=1e-6, atol=1e-8)
-
-
 @pytest.mark.parametrize(
     ("options", "error", "text"),
     [
@@ -182,22 +175,6 @@ def test_released_constant_keeps_its_weight_in_float32(loop, reg, scale):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("reg", [0.5, 0.05, 0.005, 0.0005, 0.00005])
-def test_exact_scaling_is_the_log_domain_iterate_at_every_regularisation(reg, dtype):
-    """Far entries carry mass in the first passes; an exponent cut off below would lose it."""
-    s, mask, weight = ragged(6, 12, 8, 7)
-    s = (10 * s).to(dtype)
-    a, b = s.clone().requires_grad_(), s.double().requires_grad_()
-    got, want = nclib.ot.scaling_plan(a, reg=reg, mask=mask), naive(b, mask, reg, 3, "log")
-    close = {"rtol": 1e-9, "atol": 1e-13} if dtype == torch.float64 else {"rtol": 1e-5, "atol": 1e-7}
-    torch.testing.assert_close(got.double(), want, **close)
-    (got * weight).sum().backward()
-    (want * weight).sum().backward()
-    scale = float(b.grad.abs().max()) + 1e-6 / reg
-    torch.testing.assert_close(a.grad.double() / scale, b.grad / scale, rtol=0, atol=1e-6)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("orders", [12, 30])
 def test_exact_scaling_keeps_weights_that_are_far_apart(dtype, orders):
     """Scalings are products of weights and their inverses, beyond float32 after a few passes."""
@@ -222,18 +199,3 @@ def test_second_derivatives_are_numbers_and_agree_with_differences(loop, reg):
     options = {"reg": reg, "passes": 2, "loop": loop}
     plan = lambda x: nclib.ot.scaling_plan(x, **options)  # noqa: E731
     assert torch.autograd.gradgradcheck(plan, s.requires_grad_(), eps=1e-6 * reg, atol=1e-3 / reg**2)
-
-
-def test_stored_tensors_do_not_grow_with_the_plans():
-    sizes = []
-    for passes in (3, 30):
-        s, kept = torch.rand(4, 60, 50, requires_grad=True), {}
-
-        def keep(x, kept=kept):
-            kept[x.untyped_storage().data_ptr()] = x
-            return x
-
-        with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
-            nclib.ot.scaling_plan(s, reg=0.1, passes=passes)
-        sizes.append(sum(x.numel() for x in kept.values()))
-    assert 0 < sizes[1] - sizes[0] <= 27 * 4 * 4 * (60 + 50)  # vectors of a few kinds, no matrix

@@ -3,12 +3,11 @@
 from dataclasses import replace
 
 import numpy as np
-import pytest
 import torch
 
 from nclib.ot import cpu, device
 from nclib.ot.cpu import One, _Pace, _Scaled, _Verdict
-from nclib.ot.device import LogPass, ScalingPass, Weights
+from nclib.ot.device import LogPass, Weights
 
 MASS, REG = 0.6, 0.02
 
@@ -49,25 +48,6 @@ def test_newton_steps_square_the_error_in_the_extended_problem():
     assert left < 1e-15
 
 
-@pytest.mark.parametrize("passes", [LogPass, ScalingPass])
-def test_newton_steps_square_the_error_of_a_batch(passes):
-    one = problem()
-    logk, w = exponents(one, 2), weights(one, 2)
-    state = device.begin(w)
-    device.enter(LogPass(logk, state.x, state.y), w, state)
-    for _ in range(4):
-        state = device.block(passes(logk, state.x, state.y), w, state)
-    errors = [state.error[0].item()]
-    assert 1e-5 < errors[0] < 1e-2
-    for _ in range(3):
-        state = device.newton(logk, passes(logk, state.x, state.y), w, state, torch.zeros(2).double())
-        errors.append(state.error[0].item())
-        assert state.error[1] == pytest.approx(errors[-1], rel=1e-6, abs=1e-15)
-    assert errors[1] < errors[0]
-    assert errors[2] <= 5 * errors[1] ** 2 + 1e-15
-    assert errors[3] <= 5 * errors[2] ** 2 + 1e-15
-
-
 def test_the_residual_is_the_slope_of_the_dual_value(monkeypatch):
     one, step = problem(), 1e-6
     logk, w = exponents(one, 17), weights(one, 17)  # each column up, each down, and as it is
@@ -80,22 +60,6 @@ def test_the_residual_is_the_slope_of_the_dual_value(monkeypatch):
     dual = device.dual(w, moved)
     slope = (dual[:8] - dual[8:16]) / (2 * step)
     torch.testing.assert_close(slope, (w.q - moved.column)[-1], rtol=1e-5, atol=1e-9)
-
-
-def test_scalars_of_a_side_move_the_mass():
-    t, weight = np.array([0.5, 2.0, 0.1]), np.array([0.2, 0.5, 0.3])
-    z = cpu._scalar(t, weight, 0.7, 1.0, 50, 1e-12)
-    assert (weight * t / (t + z)).sum() == pytest.approx(0.7, rel=1e-14)
-    assert cpu._scalar(t, weight, 0.7, 0.0) == 0  # no dummy
-    once = cpu._scalar(t, weight, 0.7, 1e-6)
-    assert once == pytest.approx(1e-6 * np.exp(3))  # a single step, of at most 3 in its logarithm
-    assert cpu._scalar(t, weight, 0.7, 1e6) == pytest.approx(1e6 * np.exp(-3))
-    level, w, mass = (torch.from_numpy(x) for x in (np.log(t)[None], weight[None], np.array([0.7])))
-    for guess in (torch.nan, -1.0, 50.0):
-        start = torch.full((1,), guess).double()
-        found = device._scalar(level, w, mass, 1 - mass, start, 12)
-        assert found.item() == pytest.approx(np.log(z), abs=1e-12)
-    assert device._scalar(level, w, mass, 0 * mass, start, 12) == -torch.inf
 
 
 def test_the_pace_goes_by_the_contraction_of_the_error():

@@ -39,43 +39,11 @@ def test_the_mean_of_two_models_is_tested(made, tmp_path):
     assert nclib.table(tmp_path)["model"].item() == "saf+sgr"
 
 
-def test_one_model_trained_twice_is_combined(tmp_path):
-    clean = SHORT | {"mrate": 0.0, "dataset": "planted", "model": "vse+vse", "seed": 1}
-    ways = parts_of(clean)
-    assert [(way["model"], way["seed"]) for way in ways] == [("vse", 2), ("vse", 3)]
-    parts = [nclib.run("plain", **way, out=tmp_path, progress=False) for way in ways]
-    record = nclib.combine(parts, tmp_path)
-    assert (record.settings["model"], record.settings["seed"]) == ("vse+vse", 2)
-    opened = [nclib.open_run(part) for part in parts]
-    test = opened[0].dataset.test
-    scores = torch.cat([part.trainer.scores(test) for part in opened])
-    assert not torch.equal(scores[0], scores[1])
-    assert record.metrics["test"] == metrics_of(scores, test)["test"]
-    other = nclib.run("plain", **ways[1] | {"model": "saf"}, out=tmp_path, progress=False)
-    with pytest.raises(ValueError, match=r"differs from .* in seed"):
-        nclib.combine([parts[0], other], tmp_path)
-    with pytest.raises(ValueError, match="each given once"):
-        nclib.combine([parts[0], parts[0], parts[1]], tmp_path)
-
-
 def test_the_command_combines_folders(made, tmp_path, capsys):
     from nclib.cli import main
 
     assert main(["combine", *(part.folder for part in made.values()), "--out", str(tmp_path)]) == 0
     assert capsys.readouterr().out.strip().endswith("record.json")
-
-
-def test_runs_that_differ_in_more_are_refused(made, tmp_path):
-    saf = made["saf"]
-    other = nclib.run("plain", model="sgr", **SHORT | {"mrate": 0.4}, out=tmp_path, progress=False)
-    for runs, message in (
-        ([saf], "must be two or more"),
-        ([saf, saf], "each given once"),
-        ([saf, other], "differs from .* in mrate, noise"),
-        ([saf, nclib.combine(list(made.values()), tmp_path)], "only single runs"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            nclib.combine(runs, tmp_path)
 
 
 def test_a_combination_has_no_checkpoint(made, tmp_path):

@@ -25,29 +25,6 @@ def name(method: str, **values) -> str:
     return experiment.fingerprint(experiment.resolve(**values))
 
 
-def test_the_place_of_a_run_and_what_computes_it_do_not_name_it():
-    one = {"dataset": "planted", "model": "saf"}
-    for free in ({"out": "elsewhere"}, {"device": "cuda"}, {"threads": 3}):
-        assert name("l2rm", **one, **free) == name("l2rm", **one)
-    others = ({"lr": 1.0}, {"seed": 5}, {"model": "vse"}, {"dataset": "emoji"})
-    assert len({name("l2rm", **{**one, **other}) for other in ({}, *others)} | {name("ncr", **one)}) == 6
-
-
-def test_the_place_of_data_does_not_name_a_run_and_their_content_does():
-    experiment = experiment_of("plain")
-
-    def of(root: str, content: str = "") -> str:
-        return experiment.name(experiment.resolve(dataset="f30k", data_options={"root": root}), content)
-
-    assert len({of(root) for root in ("/data", "/data/", "data", "./data", "/elsewhere")}) == 1
-    assert of("/data", "a") == of("data", "a") != of("/data", "b")
-
-
-def test_records_are_found_wherever_the_data_lay():
-    one, other = ({"data_options": {"root": root, "size": "small"}, "threads": 1} for root in ("/a", "/b"))
-    assert identity.naming(one) == identity.naming(other) == {"data_options": {"size": "small"}}
-
-
 def test_a_noise_file_counts_by_its_content():
     one = {"noise_file": "/a/noise.npz", "noise_sha256": "12"}
     assert identity.naming(one) == identity.naming({**one, "noise_file": "noise.npz"})
@@ -278,19 +255,6 @@ def test_what_the_users_objects_hold_now_counts_without_any_source():
     once = codes("1")
     assert once == codes("2")  # in another process
     assert len(once) == len(set(once)) == len(OWN)
-
-
-def test_what_contains_itself_and_what_is_equal_but_not_the_same():
-    loop: list = [1]
-    loop.append(loop)
-    space = {"loop": loop, "one": (1, [2]), "two": {"a": {3, 4}}}
-    exec("def step(): return loop, one, two", space)
-    before = identity.own_code([space["step"]])
-    assert before == identity.own_code([space["step"]])
-    space["two"] = {"a": {4, 3}}
-    assert before == identity.own_code([space["step"]])
-    space["one"] = (1, [3])
-    assert before != identity.own_code([space["step"]])
 
 
 def test_a_file_that_is_edited_but_not_reloaded_counts_as_it_is_in_memory(tmp_path, monkeypatch):

@@ -1,8 +1,6 @@
 """What the loop offers to methods with several networks, several steps, or pairs known to be matched."""
 
-import hashlib
 import io
-import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +8,7 @@ import pytest
 import torch
 
 import nclib
-from nclib import data, losses, methods
+from nclib import data, losses
 from nclib.common.options import make
 from nclib.methods import Steps
 from nclib.methods.base import METHODS
@@ -18,7 +16,7 @@ from nclib.methods.plain import Plain, PlainOptions
 from nclib.noise import Mismatch
 from nclib.runs import pair_trainer as training
 from nclib.runs import resolve
-from nclib.runs.loop import LOOK_EVERY, epoch_arrays, kept_warnings, seed_of
+from nclib.runs.loop import LOOK_EVERY, epoch_arrays
 from nclib.runs.noisy_pairs import NoisyPairs
 from nclib.runs.options import PairSchedule
 from nclib.runs.pair_trainer import PairTrainer
@@ -75,19 +73,6 @@ def test_networks_take_turns_and_a_step_may_have_parts(trainer):
     assert not torch.equal(*weights)
 
 
-def test_pairs_set_aside_no_longer_validate(trainer):
-    whole = data.load("planted").val
-    n = trainer.n_held_out
-    assert n > 0
-    assert n % whole.captions_per_image == 0
-    assert trainer.val.n_images + n // whole.captions_per_image == whole.n_images
-    batch = trainer.held_out(torch.arange(n))
-    rows = np.arange(trainer.val.n_images, whole.n_images).repeat(whole.captions_per_image)
-    assert torch.equal(batch.images, whole.features(rows))
-    first = trainer.val.n_captions
-    assert batch.captions.lengths == whole.captions.batch(np.arange(first, first + n)).lengths
-
-
 @pytest.mark.parametrize(
     ("n_images", "share", "n_pairs", "taken"),
     [
@@ -118,30 +103,6 @@ def test_part_of_a_split():
     assert np.array_equal(part.relevance(), whole.relevance()[3:7, 3 * d : 7 * d])
     with pytest.raises(ValueError, match=r"part\(5, 5\)"):
         whole.part(5, 5)
-
-
-def test_evaluating_restores_the_modes(trainer):
-    trainer.networks[0].train()
-    trainer.networks[1].eval()
-    with trainer.evaluating():
-        assert not trainer.networks[0].training
-        assert not torch.is_grad_enabled()
-    assert [n.training for n in trainer.networks] == [True, False]
-    assert torch.is_grad_enabled()
-
-
-def test_each_pair_puts_values_back_in_order(trainer):
-    found = trainer.each_pair(lambda batch: torch.stack([batch.index, 2 * batch.index], 1).double())
-    assert torch.equal(found[:, 0], torch.arange(trainer.n_pairs).double())
-    assert torch.equal(found[:, 1], 2 * found[:, 0])
-
-
-def test_a_pair_left_alone_counts_as_the_average_of_the_others(trainer):
-    n = trainer.n_pairs
-    trainer.batch_size = next(b for b in range(2, n) if n % b == 1)
-    found = trainer.each_pair(lambda batch: batch.index[:, None].double())[:, 0]
-    (alone,) = (found != torch.arange(n)).nonzero()[:, 0].tolist()
-    assert found[alone].item() == pytest.approx((n * (n - 1) / 2 - alone) / (n - 1))
 
 
 def test_rate_falls_and_rows_hold_the_means_of_the_steps(trainer, monkeypatch):
@@ -177,12 +138,6 @@ def test_the_rate_falls_by_other_factors_once_more_and_along_a_cosine():
     assert shares(decay="cosine", decay_every=4) == pytest.approx([1, 0.85355, 0.5, 0.14645, 0.1], abs=1e-5)
 
 
-def test_seeds_are_the_same_on_every_machine():
-    digest = hashlib.sha256(b"7/3/dropout").digest()
-    assert seed_of(7, 3, "dropout") == sum(b << (8 * k) for k, b in enumerate(digest[:8])) // 2
-    assert len({seed_of(*parts) for parts in [(0, 1, "a"), (1, 0, "a"), (0, 1, "b"), (0, 11, "a")]}) == 4
-
-
 def test_losses_are_looked_at_every_few_steps(trainer):
     totals = {}
     for _ in range(LOOK_EVERY - 1):
@@ -201,14 +156,6 @@ def test_a_bar_is_drawn_in_a_terminal_alone(trainer, monkeypatch, terminal, prog
     assert list(trainer._shown(range(3), progress)) == [0, 1, 2]
     assert ("epoch 1" in screen.getvalue()) == drawn
     assert "\n" not in screen.getvalue()  # the bar leaves no line behind
-
-
-def test_warnings_are_kept_once_and_without_folders():
-    texts = ["cannot read /home/me/data/a.npy", "cannot read /tmp/a.npy", "ratio 1/2"]
-    with pytest.warns(UserWarning, match="cannot read|ratio") as shown, kept_warnings() as said:
-        list(map(warnings.warn, texts))
-    assert said == ["cannot read a.npy", "ratio 1/2"]
-    assert len(shown) == 3
 
 
 def test_without_a_clean_share_nothing_is_held_out(trainer, tmp_path):
@@ -244,23 +191,6 @@ def test_new_optimisers_have_no_moments(trainer):
     assert not trainer.optimizers[0].state
 
 
-def test_restarts_need_what_builds_the_networks(trainer, tmp_path):
-    class Renewed(Two):
-        def restarts(self, epochs):
-            return range(1, epochs)
-
-    given = {
-        "seed": 0,
-        "device": trainer.device,
-        "folder": tmp_path,
-        "fingerprint": "f",
-        "data_checksum": "d",
-    }
-    parts = trainer.networks, trainer.pairs, trainer.val, trainer.schedule
-    built = PairTrainer(Renewed(PlainOptions()), *parts, **given, renew=lambda k: trainer.networks)
-    assert built.restarts == (1,)
-
-
 def test_restarts_bring_new_networks_and_the_first_rate(trainer, monkeypatch):
     made, begun, index = [], [], torch.arange(8)
     monkeypatch.setattr(trainer.method, "begin_training", lambda loop: begun.append(loop.epoch))
@@ -281,29 +211,6 @@ def test_restarts_bring_new_networks_and_the_first_rate(trainer, monkeypatch):
     assert begun == [1]  # the first epoch after warm-up, and no other
     trainer.restarts, trainer.epoch = (0, 1, 3), 3
     assert not trainer._may_be_tested()  # the last networks are still to come
-
-
-def test_a_network_without_steps_is_told(trainer, monkeypatch):
-    index, kept = torch.arange(8), [0, 1]
-
-    def begin_epoch(loop):
-        return iter([loop.batch(index)] if loop.active in kept else [])
-
-    monkeypatch.setattr(trainer.method, "begin_epoch", begin_epoch)
-    trainer.n_planned, trainer.epoch = 9, 1
-    both = trainer._train_epoch(progress=False)
-    assert (both["steps"], "idle" in both) == (2, False)
-    kept.remove(1)
-    one = trainer._train_epoch(progress=False)
-    assert (one["steps"], one["idle"]) == (1, [1])
-    trainer.history, trainer.n_planned = [{"idle": [1]}, one], 2
-    with pytest.raises(ValueError, match="no steps for network 1 in all 2 epochs after warm-up"):
-        trainer._train_epoch(progress=False)
-    trainer.history = [{"idle": [1]}, both]  # it was trained before
-    assert trainer._train_epoch(progress=False)["idle"] == [1]
-    kept.remove(0)
-    with pytest.warns(UserWarning, match=r"no step was taken in epoch 2: .*begin_epoch returned no items"):
-        assert trainer._train_epoch(progress=False)["idle"] == [0, 1]
 
 
 def test_warm_up_has_no_diagnostics(trainer, monkeypatch):
@@ -375,27 +282,6 @@ def test_a_damaged_checkpoint_is_set_aside_and_its_epochs_run_again(trainer, mon
     assert trainer._file.with_name(trainer._file.name + ".damaged").read_bytes() == damaged
 
 
-OUT = "out of memory in epoch 1 with batch_size=32; take a smaller one"
-
-
-@pytest.mark.parametrize(
-    ("error", "told"),
-    [
-        (MemoryError(), rf"{OUT} \(MemoryError\)"),
-        (RuntimeError("CUDA out of memory.\nTried"), rf"{OUT} \(CUDA out of memory\.\)"),
-        (RuntimeError("can't allocate memory"), OUT),
-        (RuntimeError("shapes do not fit"), "^shapes do not fit"),
-    ],
-)
-def test_a_full_memory_is_told_with_the_size_of_a_batch(trainer, monkeypatch, error, told):
-    def train(progress):
-        raise error
-
-    monkeypatch.setattr(trainer, "_train_epoch", train)
-    with pytest.raises(RuntimeError, match=told):
-        trainer.fit(progress=False)
-
-
 def test_a_published_model_is_validated_alone(trainer):
     trainer.n_planned = 0
     (row,) = trainer.fit(progress=False)
@@ -405,12 +291,6 @@ def test_a_published_model_is_validated_alone(trainer):
     assert sums["val_rsum"] == trainer.best["rsum"] > 0
     assert trainer.best["epoch"] == 0
     assert trainer._file.exists()
-
-
-def test_sums_of_losses_become_means(trainer):
-    assert trainer._mean_losses({"a": torch.tensor(3.0)}, 1) == {"loss_a": 3.0}
-    assert trainer._mean_losses({"a": torch.tensor(3.0)}, 2) == {"loss_a": 1.5}
-    assert trainer._mean_losses({}, 0) == {}
 
 
 def test_a_last_batch_of_two_is_kept_and_one_of_one_is_not(trainer):
@@ -437,23 +317,6 @@ def test_similarities_are_cosines_in_full_precision(trainer):
         assert not torch.equal(trainer.similarity(batch, 0), one)
 
 
-def test_logits_and_bars_are_only_for_those_who_ask(trainer, monkeypatch):
-    asked, batch = [], trainer.batch(torch.arange(4))
-    monkeypatch.setattr(
-        type(trainer.networks[0]),
-        "forward",
-        lambda net, v, t, *, logits: asked.append(logits) or torch.zeros(4, 4),
-    )
-    monkeypatch.setattr(
-        training, "similarity_matrix", lambda *_, progress, **__: asked.append(progress) or torch.zeros(1)
-    )
-    trainer.similarity(batch)
-    trainer.similarity(batch, logits=True)
-    trainer.scores(trainer.val)
-    trainer.score(trainer.val, progress=True)
-    assert asked == [False, True, False, False, True, True]  # two networks each
-
-
 def test_a_batch_holds_at_most_all_pairs(trainer, tmp_path):
     def build(size):
         return PairTrainer(
@@ -473,18 +336,6 @@ def test_a_batch_holds_at_most_all_pairs(trainer, tmp_path):
     assert (build(n).active, build(n).lr_scale) == (0, 1.0)
     with pytest.raises(ValueError, match=f"batch_size={n + 1} exceeds the {n} training pairs"):
         build(n + 1)
-
-
-def test_a_method_brings_its_own_settings():
-    METHODS.register("two", summary="for this test")(Two)
-    try:
-        assert methods.settings("two", "quick") == {"epochs": 2, "margin": 0.3}
-        settings = resolve("two", dataset="planted", model="vse")
-        assert settings.schedule.epochs == 2
-        assert settings.method_options.margin == 0.3
-        assert resolve("two", epochs=7).schedule.epochs == 7  # what the user gives wins
-    finally:
-        METHODS.remove("two")
 
 
 @pytest.mark.slow
@@ -512,9 +363,3 @@ def test_an_ensemble_has_global_vectors(tmp_path):
         progress=False,
     )
     assert record.metrics["test"]["rsum"] > 0
-
-
-def test_one_validation_picture_cannot_be_shared():
-    val = data.load("planted").val.part(0, 1)
-    with pytest.raises(ValueError, match="has 1 picture; it needs at least 2"):
-        training._set_aside(val, 0.02, 500)

@@ -6,19 +6,7 @@ import math
 import pytest
 import torch
 
-from nclib.runs import experiment_of, resolve
 from nclib.runs.optimizers import AdamP, build
-
-TINY = {
-    "dataset": "planted",
-    "model": "pvse",
-    "mrate": 0.4,
-    "warmup_epochs": 0,
-    "epochs": 2,
-    "batch_size": 20,
-    "model_options": {"embed_dim": 8, "word_dim": 8},
-    "data_options": {"n_train": 24, "n_val": 8, "n_test": 8},
-}
 
 
 def dot(x, y):
@@ -79,19 +67,6 @@ def test_adamp_is_its_equations_number_by_number(decay):
     torch.testing.assert_close(w.detach(), torch.tensor(wanted, dtype=torch.float64), rtol=1e-12, atol=1e-14)
 
 
-def test_biases_take_adams_steps():
-    gradient = torch.tensor([0.0, 1.0, -2.0])
-    found = []
-    for name in ("adam", "adamp"):
-        w = torch.nn.Parameter(torch.tensor([1.0, 0.0, 0.0]))
-        optimizer = build(name, [w], 0.1, 0.5)
-        for _ in range(3):
-            w.grad = gradient.clone()
-            optimizer.step()
-        found.append(w.detach())
-    torch.testing.assert_close(*found)
-
-
 def test_amsgrad_never_forgets_a_large_gradient():
     w, lr = torch.nn.Parameter(torch.zeros(1, dtype=torch.float64)), 0.1
     optimizer = build("amsgrad", [w], lr, 0.0)
@@ -104,23 +79,3 @@ def test_amsgrad_never_forgets_a_large_gradient():
         wanted -= lr * mean / (1 - 0.9**t) / (math.sqrt(largest / (1 - 0.999**t)) + 1e-8)
     assert largest > square
     assert w.item() == pytest.approx(wanted, rel=1e-12)
-
-
-@pytest.mark.parametrize(("name", "kind"), [("adam", "Adam"), ("amsgrad", "Adam"), ("adamp", "AdamP")])
-def test_a_run_takes_the_optimizer_that_it_names(name, kind, tmp_path):
-    settings = resolve("plain", **TINY, optimizer=name)
-    trainer = experiment_of("plain").load(settings, tmp_path, torch.device("cpu")).trainer
-    (optimizer,) = trainer.optimizers
-    assert (type(optimizer).__name__, optimizer.defaults.get("amsgrad")) == (
-        kind,
-        None if name == "adamp" else name == "amsgrad",
-    )
-
-
-def test_pvse_and_pcme_have_the_optimisers_of_their_code():
-    def chosen(model, **given):
-        return resolve("plain", model=model, **given).schedule.optimizer
-
-    paper = {"dataset": "f30k", "preset": "paper", "data_options": {"root": "x"}}
-    assert [chosen(model, **paper) for model in ("pvse", "pcme", "sgr")] == ["amsgrad", "adamp", "adam"]
-    assert {chosen(model) for model in ("pvse", "pcme")} == {"adam"}

@@ -27,29 +27,6 @@ def record(tmp_path_factory):
     )
 
 
-def test_scores_are_those_of_the_run(record):
-    model, opened = nclib.load(record), nclib.open_run(record)
-    test = opened.dataset.test
-    texts = [test.captions.text(i) for i in range(20)]
-    expected = opened.trainer.score(test)[:, :20].numpy()
-    assert np.allclose(model.score(test.images, texts), expected, atol=1e-5)
-    found = model.search(texts[3], k=4)
-    assert found["image"].tolist() == np.argsort(-expected[:, 3])[:4].tolist()
-    assert list(found) == ["image", "score", "caption"]
-
-
-def test_words_that_nobody_taught_are_named(record):
-    model = nclib.load(record)
-    with pytest.warns(UserWarning, match="not in the model's vocabulary: 'zzzqq', 'qq';"):
-        found = model.search("concept1a zzzqq , qq zzzqq", k=2)
-    assert len(found) == 2
-    for text in ("zzzqq", "Zzzqq qq .", ""):
-        with pytest.raises(
-            ValueError, match=f"words of the training captions, has no word of {text!r}; take"
-        ):
-            model.search(text)
-
-
 def test_captions_of_other_data_are_not_scored_in_silence(record, recwarn):
     model = nclib.load(record)
     own = [model.told[0]] * 30
@@ -70,12 +47,6 @@ def test_features_that_cannot_be_squared_are_not_scored(record, value):
         model.search("concept1a", images)
 
 
-@pytest.mark.parametrize("images", [["photos/1.jpg"], np.zeros((2, 12, 31)), np.zeros((2, 32))])
-def test_what_is_no_feature_of_a_picture_is_said(record, images):
-    with pytest.raises(ValueError, match=r"images must be features, \(pictures, regions, 32\).*got "):
-        nclib.load(record).score(images, "concept1a")
-
-
 def test_pictures_have_names_where_the_data_knows_them(tmp_path):
     of = np.repeat(np.arange(60), 2)
     x = np.random.default_rng(0).normal(size=(60, 8)).astype(np.float32)
@@ -88,16 +59,6 @@ def test_pictures_have_names_where_the_data_knows_them(tmp_path):
     for found, text in ((model.pairs(), "text"), (model.search("this is number"), "caption")):
         own = [name.removesuffix(".png").rpartition("/")[2] for name in found["picture"]]
         assert own == [told.split()[-1] for told in found[text]]
-
-
-def test_pairs_have_the_probabilities_of_the_last_epoch(record):
-    pairs = nclib.load(record.folder).pairs()
-    assert len(pairs) == record.data["train_pairs"]
-    assert pairs["p_clean"].between(0, 1).all()
-    noise = nclib.open_run(record).noise
-    assert pairs["image"].tolist() == noise.image_of.tolist()
-    captions = nclib.open_run(record).dataset.train.captions
-    assert pairs["text"].tolist() == [captions.text(i) for i in range(len(captions))]
 
 
 def test_a_saved_folder_stands_alone(record, tmp_path):
@@ -198,18 +159,3 @@ def test_a_model_saved_over_another_leaves_nothing_of_it(saved, record):
     assert not (saved / "pairs.csv").exists()
     assert nclib.load(saved).matched is None
     assert nclib.table(saved.parent).empty  # a table of pairs beside a list of digests is no table of runs
-
-
-def test_a_method_without_probabilities(tmp_path):
-    record = nclib.run(
-        "plain",
-        dataset="planted",
-        model="bow",
-        epochs=1,
-        warmup_epochs=0,
-        data_options={"n_train": 40},
-        out=tmp_path,
-        progress=False,
-    )
-    with pytest.raises(ValueError, match="'plain' keeps no probability"):
-        nclib.load(record).pairs()

@@ -15,11 +15,10 @@ import torch
 import nclib
 from nclib import data, methods, models
 from nclib.common.options import make
-from nclib.evaluation import recall
-from nclib.noise import Mismatch, detection
+from nclib.noise import Mismatch
 from nclib.runs import checkpoint, epoch_arrays, experiment_of, pairs, resolve
 from nclib.runs.machine import choose_device
-from nclib.runs.noisy_pairs import Batches, NoisyPairs
+from nclib.runs.noisy_pairs import NoisyPairs
 from nclib.runs.options import PairSchedule
 
 TINY = {
@@ -91,12 +90,6 @@ def test_same_seed_same_result_other_seed_other_result(finished, tmp_path):
     assert comparable(run(tmp_path / "a")) == comparable(finished)
     assert torch.equal(torch.get_rng_state(), state)  # the global generator is left alone
     assert comparable(run(tmp_path / "b", seed=1)) != comparable(finished)
-
-
-def test_finished_run_is_returned_not_repeated(finished, monkeypatch):
-    monkeypatch.setattr("nclib.runs.Experiment.finish", lambda *_: pytest.fail("trained again"))
-    again = run(Path(finished.folder).parent)
-    assert comparable(again) == comparable(finished)
 
 
 def test_record_holds_what_a_table_needs(finished):
@@ -171,15 +164,6 @@ def test_every_method_trains_saves_and_loads_three_models(method, model, tmp_pat
     assert pairs.metrics_of(opened.trainer.scores(test), test) == {
         name: group for name, group in record.metrics.items() if name in ("test", "test_dsl", "single")
     }
-
-
-@pytest.mark.parametrize(("size", "folds"), [(2, 4), (4, 2), (8, 0), (3, 0)])
-def test_a_large_test_set_is_also_evaluated_in_blocks(size, folds):
-    test = nclib.data.load("planted", n_train=8, n_val=8, n_test=8).test
-    S = torch.randn(2, test.n_images, test.n_captions, generator=torch.Generator().manual_seed(0))
-    found = pairs.metrics_of(S, test, fold=size).get("folds")
-    d = test.captions_per_image
-    assert found == (recall(S.mean(0), d, folds=folds) if folds else None)
 
 
 def rank_share(trainer, split):
@@ -273,11 +257,6 @@ def test_wrong_settings_stop_before_training(wrong, message, tmp_path, monkeypat
         run(tmp_path, **wrong)
 
 
-def test_unknown_method_is_named(tmp_path):
-    with pytest.raises(ValueError, match=r"method='l2rn': must be one of .*deep_sm.*; did you mean 'l2rm'\?"):
-        run(tmp_path, "l2rn")
-
-
 def test_fingerprint_ignores_place_and_device_but_not_settings():
     def name(**values):
         return experiment_of("l2rm").fingerprint(resolve("l2rm", **{**TINY, **values}))
@@ -299,18 +278,6 @@ def test_checkpoint_of_other_settings_is_refused(tmp_path):
 def test_diverging_run_says_so(tmp_path):
     with pytest.raises(RuntimeError, match=r"epoch 1, within 20 steps: loss_triplet is not finite.*lower lr"):
         run(tmp_path, "plain", model="vse", margin=3e38, epochs=1)
-
-
-def test_batches_leave_out_a_last_batch_of_one():
-    def load(index):
-        return index
-
-    order = torch.arange(9)
-    assert [len(b) for b in Batches(load, order, 4, least=2)] == [4, 4]
-    assert [len(b) for b in Batches(load, order[:6], 4, least=2)] == [4, 2]
-    assert [len(b) for b in Batches(load, order, 4, least=1)] == [4, 4, 1]
-    assert [len(b) for b in Batches(load, order[:6], 4, least=4)] == [4]
-    assert len(Batches(load, order[:3], 4, least=4)) == 0
 
 
 def test_noisy_pairs_load_the_image_that_the_noise_gave():
@@ -349,15 +316,6 @@ def test_one_sided_truth_runs_and_prints(mrate, tmp_path, capsys):
     assert "epoch  2/2 training" in capsys.readouterr().out
 
 
-def test_numpy_values_and_paths_count(tmp_path):
-    settings = resolve(
-        "l2rm", **{**TINY, "epochs": np.int64(3)}, seed=np.int64(7), out=tmp_path, rho=np.float32(0.5)
-    )
-    assert (settings.run.seed, settings.run.out) == (7, str(tmp_path))
-    assert settings.schedule.epochs == 3
-    assert settings.method_options.rho == 0.5
-
-
 @pytest.mark.parametrize("value", [np.float32(0.6), np.float16(0.6), np.array(0.6, "f4"), torch.tensor(0.6)])
 def test_a_float_of_fewer_digits_names_the_same_run(value):
     settings = resolve("l2rm", **{**TINY, "mrate": value}, rho=value)
@@ -378,14 +336,6 @@ def test_noise_file_decides_rate_name_and_identity(tmp_path):
         assert record.settings["protocol"] == "file"
         names.append(record.name)
     assert len(set(names)) == 2  # other content under the same path is another run
-
-
-def test_shared_parameters_are_those_of_every_method():
-    assert experiment_of("l2rm").shared({"lr": 1, "rho": 2, "seed": 3, "data_options": {}}) == {
-        "lr": 1,
-        "seed": 3,
-        "data_options": {},
-    }
 
 
 def test_looking_at_a_run_leaves_the_global_generator_alone(finished):
@@ -412,17 +362,3 @@ def test_schedule_and_device():
     assert make(PairSchedule, {"lr": 1}).lr == 1.0
     assert choose_device("cpu").type == "cpu"
     assert choose_device().type in ("cpu", "cuda")
-
-
-def test_a_run_tells_how_its_similarity_finds_wrong_pairs(tmp_path):
-    record = run(tmp_path, "l2rm", model="vse")
-    opened = nclib.open_run(record)
-    given = opened.trainer.given_similarity()
-    pairs = opened.trainer.pairs
-    S = torch.cat(
-        [opened.trainer.similarity(pairs.batch(torch.tensor([i]), opened.trainer.device)) for i in range(8)]
-    ).flatten()
-    assert torch.allclose(given[:8], S.detach(), atol=1e-5)
-    assert record.metrics["detection"] == pytest.approx(detection(given, opened.noise.matched), rel=1e-12)
-    clean = run(tmp_path, "l2rm", model="vse", mrate=0.0)
-    assert "detection" not in clean.metrics
