@@ -121,6 +121,7 @@ def test_damaged_files_and_missing_packages_end_as_a_line(error: Exception, said
     assert said in capsys.readouterr().err
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_every_command_explains_itself_without_docstrings() -> None:
     script = """

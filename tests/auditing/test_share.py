@@ -31,6 +31,7 @@ def test_labels_never_make_a_fitting_pair_the_likelier_wrong_one():
     assert (told.p <= told.high).all()
 
 
+@pytest.mark.exhaustive
 def test_where_shares_contradict_each_other_the_cosines_decide():
     n, share = 6000, 0.4
     given, exchanged, wrong = scores(n, share, 6)

@@ -126,6 +126,7 @@ print(again.n_steps, again.state() == saved)
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_methods_and_a_model_outside_the_package_come_as_far_as_a_figure(tmp_path: Path) -> None:
     files = {name: BLOCKS[name].code for name in ("dropped", "counted", "trimmed")} | {"best_region": MODEL}
@@ -149,6 +150,7 @@ def test_methods_and_a_model_outside_the_package_come_as_far_as_a_figure(tmp_pat
     assert same == "True"
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_cell_of_a_notebook_is_enough_and_may_run_again(tmp_path: Path) -> None:
     cell = f"exec(compile({BLOCKS['dropped'].code!r}, 'cell', 'exec'))\n"

@@ -60,6 +60,7 @@ def test_a_file_in_the_package_is_a_model(tmp_path: Path) -> None:
     told(run(used.replace(IMPORT, "") + place + CHECK, tmp_path, tmp_path))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_file_anywhere_else_is_imported_first(tmp_path: Path) -> None:
     file = BLOCKS["best-region"]
@@ -68,6 +69,7 @@ def test_a_file_anywhere_else_is_imported_first(tmp_path: Path) -> None:
     told(run(here + BLOCKS["run-best-region"].code + CHECK, tmp_path, ROOT))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_cell_of_a_notebook_is_enough(tmp_path: Path) -> None:
     cell = f"exec(compile({BLOCKS['best-region'].code!r}, 'cell', 'exec'))\n"

@@ -93,6 +93,7 @@ def test_a_failure_stops_the_build_with_cell_and_message(tree: Path) -> None:
     assert is_done(tree / "notebooks" / "a.ipynb", folder_of(tree))
 
 
+@pytest.mark.exhaustive
 def test_the_live_run_is_quick_and_is_repeated_when_code_changes(tree: Path) -> None:
     run_notebooks.main(["--live", "a"], tree)
     live = tree / "book" / "live"
@@ -106,6 +107,7 @@ def test_the_live_run_is_quick_and_is_repeated_when_code_changes(tree: Path) -> 
     assert shown(live) == ["quick train book/live/a 200\n"]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_on_the_papers_data_a_chapter_trains_with_their_parameters(
     tree: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

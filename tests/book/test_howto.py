@@ -227,6 +227,7 @@ def test_the_table_on_full_size_is_what_was_measured() -> None:
     assert found["when"] in page
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_the_grid_of_the_page_is_read(tmp_path: Path) -> None:
     """In a copy of the tree: the page's own grid, planned and listed."""

@@ -70,6 +70,7 @@ def numbers(record):
     return json.dumps([results, checkpoint.digest(tensors)], sort_keys=True)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*do not fill a batch", "ignore:crank counted 100%")
 @pytest.mark.parametrize(("method", "own"), CASES, ids=[method for method, _ in CASES])

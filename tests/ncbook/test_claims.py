@@ -122,6 +122,7 @@ def test_every_claim_is_decided_in_one_place_or_has_a_reason(found):
     assert len(listed) == len(set(listed))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_every_verdict_is_recomputed_and_names_data_seeds_and_power(found, made, nothing):
     again = ncbook.ledger(made).set_index("id")

@@ -53,6 +53,7 @@ def found(sheet):
     return {line["question"]: line["found"] for line in lines(sheet)}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_report_counts_claims_and_measured_values(runs):
     said = found(ncbook.report_table("L2RM", runs))
@@ -240,6 +241,7 @@ def test_a_rerun_is_a_command_that_can_be_run(tmp_path, monkeypatch):
     assert {r["method"] for r in lines(sheet) if r["n"] == "1"} == {"L2RM w/o Cost Function"}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_command_lists_reruns_and_recomputes_claims(folder, runs, tmp_path, capsys):
     assert cli.main(["rerun", "L2RM", "6", "--rate", "0.6", "--data", "Flickr30K", "--seeds", "2"]) == 0

@@ -5,6 +5,7 @@ stored runs; here, every chapter trains, and some show the same from a store of 
 """
 
 import json
+import os
 import re
 import warnings
 from pathlib import Path
@@ -12,6 +13,8 @@ from pathlib import Path
 import nbformat
 import pytest
 import yaml
+from jupyter_client import KernelManager
+from nbclient import NotebookClient
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # papermill's imports
@@ -90,6 +93,22 @@ def run(name, target, parameters):
     )
 
 
+@pytest.fixture(scope="module")
+def kernel():
+    """A kernel for all chapters: importing the libraries takes longer than most of them."""
+    manager = KernelManager(kernel_name="python3")
+    manager.start_kernel(cwd=ROOT / "notebooks", env={**os.environ, "MPLBACKEND": ""})
+    yield manager
+    manager.shutdown_kernel(now=True)
+
+
+def execute(kernel, name, parameters):
+    """Execute a notebook in a kernel from which the variables of the last one are gone."""
+    nb = parameterize_notebook(papermill.iorw.load_notebook_node(str(NOTEBOOKS[name])), parameters)
+    nb.cells.insert(0, nbformat.v4.new_code_cell("%reset -f", id="begin"))
+    return NotebookClient(nb, km=kernel, timeout=280).execute()
+
+
 def test_styled_tables_have_a_fixed_name_and_the_class_of_tables():
     """Without them outputs differ from run to run, and the theme puts light text on a light ground."""
     for path in NOTEBOOKS.values():
@@ -119,13 +138,13 @@ def printed(nb):
 
 
 @pytest.mark.parametrize("name", TINY)
-def test_runs(name, tmp_path, monkeypatch):
+def test_runs(name, tmp_path, monkeypatch, kernel):
     parameters = dict(TINY[name])
     known = set(papermill.inspect_notebook(str(NOTEBOOKS[name])))
     if "out" in known:
         parameters["out"] = str(tmp_path / "runs")
     assert set(parameters) <= known  # papermill itself would only warn
-    done = run(name, tmp_path / "out.ipynb", parameters)
+    done = execute(kernel, name, parameters)
     code = [c for c in done.cells if c.cell_type == "code" and c.source.strip()]
     assert all(c.execution_count for c in code)
     shown = [k for c in code for o in c.outputs for k in o.get("data", {})]
@@ -141,8 +160,8 @@ def test_runs(name, tmp_path, monkeypatch):
         keep = demo.declared(name)
         for path in (tmp_path / "runs").glob("*/record.json"):
             demo.store(nclib.Record.load(path), tmp_path / "demo" / name / path.parent.name, keep)
-        monkeypatch.setenv("NCBOOK_DEMO", str(tmp_path / "demo"))
         given = {**parameters, "source": "recorded", "out": str(tmp_path / "none")}
+        monkeypatch.setenv("NCBOOK_DEMO", str(tmp_path / "demo"))
         again = run(name, tmp_path / "recorded.ipynb", given)
         assert not (tmp_path / "none").exists()
         assert printed(again) == printed(done)

@@ -57,6 +57,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Record]:
     return {m: Record.load(Path(r.folder) / "record.json") for m, r in runs.items()}
 
 
+@pytest.mark.exhaustive
 def test_another_process_makes_every_record_again_to_the_last_digit(made):
     folder = Path(next(iter(made.values())).folder).parent
     command = [sys.executable, "-m", "nclib", "records", "verify", str(folder), "--sample", "0"]

@@ -173,6 +173,7 @@ def rank_share(trainer, split):
     return float((own < S).float().mean())
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.parametrize("model", models.available())
 def test_every_model_learns_clean_pairs(model, tmp_path):
