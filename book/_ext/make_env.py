@@ -24,6 +24,9 @@ CUDA = ROOT / "book" / "cuda.lock"  # libraries that the other builds need
 PROJECTS = (ROOT, ROOT / "book")
 NOTE = "nclib-environment.json"
 MINE = "Work in a copy of your own, or name another folder: make VENV=folder"
+COMPILED = (
+    "import compileall, sysconfig; compileall.compile_dir(sysconfig.get_path('purelib'), quiet=2, workers=0)"
+)
 HAS_TORCH = "from importlib.metadata import version; version('torch')"
 NEEDS_CUDA = (
     "import sys; from importlib.metadata import requires; sys.platform == 'linux' or sys.exit(1); "
@@ -53,7 +56,7 @@ def install(python: str) -> None:
     """Install the locked packages and this project into the environment of an interpreter."""
     pip = [python, "-m", "pip", "--disable-pip-version-check"]
     quiet = [] if sys.stdout.isatty() else ["--quiet"]
-    # Without bytecode, which Python makes of what is imported: half of the work of an installation.
+    # pip makes bytecode on one core, which is half of its work; compileall takes all of them.
     new = [*pip, "install", *quiet, "--no-compile"]
     locked = [*new, "--require-hashes", "--no-deps", "--only-binary", ":all:", "-r"]
     editable = [*pip, "install", "--quiet", "--no-deps", "--no-build-isolation", "--editable"]
@@ -68,6 +71,7 @@ def install(python: str) -> None:
         _run([*locked, str(CUDA)])
     for project in PROJECTS:
         _run([*editable, str(project)])
+    subprocess.call([python, "-c", COMPILED])  # all but some templates, which are no Python
     _run([*pip, "check"])
 
 
