@@ -7,6 +7,8 @@ PY = $(VENV)/bin/python
 OMP_NUM_THREADS ?= 1
 OMP_WAIT_POLICY ?= PASSIVE
 export OMP_NUM_THREADS OMP_WAIT_POLICY
+# Without the bytecode of .venv every process would compile what it imports again.
+unexport PYTHONDONTWRITEBYTECODE
 
 VERSION_TEST = 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))'
 RUN_NOTEBOOKS = "$(PY)" book/_ext/run_notebooks.py

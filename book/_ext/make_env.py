@@ -24,9 +24,6 @@ CUDA = ROOT / "book" / "cuda.lock"  # libraries that the other builds need
 PROJECTS = (ROOT, ROOT / "book")
 NOTE = "nclib-environment.json"
 MINE = "Work in a copy of your own, or name another folder: make VENV=folder"
-COMPILED = (
-    "import compileall, sysconfig; compileall.compile_dir(sysconfig.get_path('purelib'), quiet=2, workers=0)"
-)
 HAS_TORCH = "from importlib.metadata import version; version('torch')"
 NEEDS_CUDA = (
     "import sys; from importlib.metadata import requires; sys.platform == 'linux' or sys.exit(1); "
@@ -56,7 +53,7 @@ def install(python: str) -> None:
     """Install the locked packages and this project into the environment of an interpreter."""
     pip = [python, "-m", "pip", "--disable-pip-version-check"]
     quiet = [] if sys.stdout.isatty() else ["--quiet"]
-    # pip makes bytecode on one core, which is half of its work; compileall takes all of them.
+    # Bytecode of all packages is half of the work; Python makes that of what is imported.
     new = [*pip, "install", *quiet, "--no-compile"]
     locked = [*new, "--require-hashes", "--no-deps", "--only-binary", ":all:", "-r"]
     editable = [*pip, "install", "--quiet", "--no-deps", "--no-build-isolation", "--editable"]
@@ -71,7 +68,6 @@ def install(python: str) -> None:
         _run([*locked, str(CUDA)])
     for project in PROJECTS:
         _run([*editable, str(project)])
-    subprocess.call([python, "-c", COMPILED])  # all but some templates, which are no Python
     _run([*pip, "check"])
 
 
