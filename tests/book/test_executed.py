@@ -37,6 +37,7 @@ def shown(folder: Path) -> list[str]:
     return [o.text for c in cells if c.cell_type == "code" for o in c.outputs]
 
 
+@pytest.mark.exhaustive
 def test_a_changed_record_changes_its_page_and_nothing_else_runs_a_notebook_again(tree: Path) -> None:
     run_notebooks.main([], tree)
     first = folder_of(tree)

@@ -117,6 +117,7 @@ def oracle(data, table, split, image, caption):
     return sum(statements.values()) / len(statements)
 
 
+@pytest.mark.exhaustive
 def test_relevance_equals_nested_loops(data):
     test = data.test
     relevance = test.relevance()

@@ -261,6 +261,7 @@ def test_paper_sizes():
         assert isinstance(model.relations, SampleRelations)
 
 
+@pytest.mark.exhaustive
 def test_plain_training_minimises_the_loss_of_the_paper(tmp_path):
     given = {"dataset": "planted", "mrate": 0.0, "warmup_epochs": 0, "epochs": 3, "loss": "own"}
     options = {"relations_after": 10, "drop": 0.0}

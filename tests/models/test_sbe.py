@@ -110,6 +110,7 @@ def score(a, b, alpha):
     return sum(rows) / (2 * alpha * len(a)) + sum(columns) / (2 * alpha * len(b))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("options", [{}, {"n_embeds": 3, "steps": 2, "alpha": 5.0}, {"n_embeds": 1}])
 @pytest.mark.parametrize(("chunk", "budget"), [(None, 4 << 30), (3, 4 << 30), (None, 1)])
 def test_batch_equals_one_pair_at_a_time(options, chunk, budget):
@@ -273,6 +274,7 @@ def test_the_text_encoder_learns_at_a_rate_of_its_own():
     assert groups == {10.0: text, 1.0: set(model.parameters()) - text}
 
 
+@pytest.mark.exhaustive
 def test_plain_training_minimises_the_loss_of_the_paper(tmp_path):
     given = {"dataset": "planted", "mrate": 0.0, "warmup_epochs": 0, "epochs": 3, "loss": "own"}
     record = nclib.run("plain", model="sbe", **given, out=tmp_path, progress=False)

@@ -185,6 +185,7 @@ def test_paper_sizes():
     assert encoded.related.shape == (128, 36, 2048)
 
 
+@pytest.mark.exhaustive
 def test_plain_training_minimises_both_terms(tmp_path):
     given = {"dataset": "planted", "mrate": 0.0, "warmup_epochs": 0, "epochs": 3, "loss": "own"}
     small = {"data_options": {"n_train": 80, "n_val": 20, "n_test": 20}, "model_options": {"embed_dim": 32}}

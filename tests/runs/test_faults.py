@@ -182,6 +182,7 @@ except OSError as error:
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.parametrize("room", [0, 30_000])
 def test_a_full_disk_says_so_and_loses_nothing(room: int, tmp_path: Path, undisturbed: Record) -> None:

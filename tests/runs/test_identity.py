@@ -229,6 +229,7 @@ OWN = {
 }
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_what_the_users_objects_hold_now_counts_without_any_source():
     script = (

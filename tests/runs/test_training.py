@@ -189,6 +189,7 @@ def test_every_model_learns_clean_pairs(model, tmp_path):
     assert rank_share(opened.trainer, opened.dataset.train) < 0.85 * untrained
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*do not fill a batch")
 @pytest.mark.parametrize("method", methods.available())
