@@ -106,7 +106,11 @@ def execute(kernel, name, parameters):
     """Execute a notebook in a kernel from which the variables of the last one are gone."""
     nb = parameterize_notebook(papermill.iorw.load_notebook_node(str(NOTEBOOKS[name])), parameters)
     nb.cells.insert(0, nbformat.v4.new_code_cell("%reset -f", id="begin"))
-    return NotebookClient(nb, km=kernel, timeout=280).execute()
+    client = NotebookClient(nb, km=kernel, timeout=280)
+    try:
+        return client.execute()
+    finally:
+        client.kc.stop_channels()
 
 
 def test_styled_tables_have_a_fixed_name_and_the_class_of_tables():
