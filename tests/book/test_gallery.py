@@ -126,6 +126,7 @@ def build(tree: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_build_shows_cards_outputs_and_links(tree: Path) -> None:
     (warning,) = build(tree).stderr.splitlines()

@@ -15,6 +15,7 @@ from bench import gpu
 import nclib
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_call_measures_what_the_last_one_left_and_the_page_shows_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

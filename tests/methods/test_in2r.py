@@ -347,6 +347,7 @@ def test_every_option_trains(options, tmp_path):
     assert bool(rectified) == (options.get("gamma") != 0 and options.get("epochs") != 0)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.parametrize("model", ["scan", "sgraf", "pvse"])
 def test_models_of_other_kinds_train_and_are_saved(model, tmp_path):
@@ -372,6 +373,7 @@ def test_the_record_holds_what_the_neighbours_are(tmp_path):
     assert {"p_clean", "p_clean_b"} <= set(kept)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_it_learns_and_finds_the_mismatched_pairs(tmp_path):
     record = nclib.run("in2r", dataset="planted", model="vse", mrate=0.4, out=str(tmp_path), progress=False)

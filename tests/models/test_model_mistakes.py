@@ -387,6 +387,7 @@ def test_an_unknown_model_is_told_to_be_imported():
         nclib.run("plain", model="mine", dataset="planted", progress=False)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_file_outside_the_package(tmp_path):
     code = """
