@@ -1,6 +1,6 @@
 """Write the digests of all files of every pinned version into the lock files.
 
-    pip install uv                              # into any environment
+    pip install uv packaging                    # into any environment
     python tools/lock.py
 
 Versions stay as they are: edit a line, leave out its digests, and call this. uv asks the index of packages
@@ -10,9 +10,10 @@ builds of torch for CPUs stand in another index: book/cpu.lock is written by han
 
 from __future__ import annotations
 
-import re
 import subprocess
 from pathlib import Path
+
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[1]
 LOCKS = [ROOT / "book" / name for name in ("requirements.lock", "cuda.lock", "grids/requirements.lock")]
@@ -35,13 +36,8 @@ def digests(pins: list[str]) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for part in asked.replace("\\\n", " ").splitlines():
         name, *hashes = part.split()
-        found[plain(name.split("==")[0])] = hashes
+        found[canonicalize_name(name.split("==")[0])] = hashes
     return found
-
-
-def plain(name: str) -> str:
-    """Return a name of a package as indexes compare it."""
-    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def main() -> None:
@@ -53,7 +49,7 @@ def main() -> None:
         found = digests(pins)
         text = [*head, ""]
         for pin in pins:
-            text.append(" \\\n    ".join([pin, *found[plain(pin.split("==")[0])]]))
+            text.append(" \\\n    ".join([pin, *found[canonicalize_name(pin.split("==")[0])]]))
         path.write_text("\n".join(text) + "\n", "utf8")
 
 

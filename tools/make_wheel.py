@@ -8,7 +8,6 @@ digests of the packages' own files stand in book/requirements.lock.
 from __future__ import annotations
 
 import json
-import re
 import shutil
 import sys
 import tempfile
@@ -20,6 +19,7 @@ from typing import Any
 
 import versions
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from nclib.common.files import digest
 
@@ -45,22 +45,21 @@ def required(own: Distribution) -> dict[str, tuple[Distribution, list[str]]]:
     found: dict[str, tuple[Distribution, list[str]]] = {}
     waiting = [own.name]
     while waiting:
-        one = plain(waiting.pop())
+        one = canonicalize_name(waiting.pop())
         if one in found:
             continue
-        package = own if one == plain(own.name) else distribution(one)
+        package = own if one == canonicalize_name(own.name) else distribution(one)
         wanted = [Requirement(text) for text in package.requires or ()]
         names = sorted(
-            {plain(r.name) for r in wanted if r.marker is None or r.marker.evaluate({"extra": ""})}
+            {
+                canonicalize_name(r.name)
+                for r in wanted
+                if r.marker is None or r.marker.evaluate({"extra": ""})
+            }
         )
         found[one] = (package, names)
         waiting += names
     return found
-
-
-def plain(name: str) -> str:
-    """Return a name of a package as indexes compare it."""
-    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def licences(package: Distribution) -> list[dict[str, Any]]:
