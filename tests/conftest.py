@@ -4,16 +4,25 @@ One thread takes all sums in one order, and small products gain nothing from mor
 """
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before NumPy: its factorisations depend on the threads
 
+import matplotlib
 import pytest
 import torch
 
 torch.set_num_threads(1)
 HERE = Path(__file__).parent
 MARKS = {"notebooks": ("notebook", "slow"), "book/test_grid.py": ("grid", "slow")}
+
+
+@pytest.fixture(autouse=True)
+def style() -> Iterator[None]:
+    """Matplotlib's style as it was before the test, so that no test draws in that of another."""
+    with matplotlib.rc_context():
+        yield
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

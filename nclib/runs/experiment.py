@@ -33,7 +33,9 @@ from nclib.runs.record import Record
 from nclib.runs.tracking import reporter
 
 OPTIONS_OF = {"dataset": "data_options", "model": "model_options"}
-IN_EVERY_ROW = ("epoch", "phase", "lr", "steps", "idle", "seconds")  # of the curves
+IN_EVERY_ROW = ("epoch", "phase", "lr", "steps", "idle", "seconds", "cpu_seconds")  # of the curves
+
+TIMES = ("seconds", "cpu_seconds")  # a run that an earlier version began has no CPU seconds
 
 T = TypeVar("T", bound=SavedLoop)
 D = TypeVar("D", Dataset, CategoryData)
@@ -361,7 +363,7 @@ class Experiment(ABC, Generic[T, D, N]):
             diagnostics=self.diagnostics(loaded),
             best_epoch=best,
             cost={
-                "seconds": round(sum(row["seconds"] for row in curves), 2),
+                **{k: round(sum(row[k] for row in curves), 2) for k in TIMES if k in curves[0]},
                 "test_seconds": round(test_seconds, 2),
                 "peak_memory_mb": round(peak_memory_mb(trainer.device), 1),
                 "parameters": trainer.n_parameters,

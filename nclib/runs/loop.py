@@ -166,14 +166,15 @@ class SavedLoop(ABC):
         if not self.n_planned:  # a model that is tested as it was published
             result = self._validate()
             self.best = {self.criterion: result[self.criterion], "epoch": 0, "weights": self._weights()}
-            self.history = [{"epoch": 0, "phase": "as published", "lr": 0.0, "steps": 0, "seconds": 0.0}]
-            self.history[0] |= {f"val_{name}": value for name, value in result.items()}
+            none = {"lr": 0.0, "steps": 0, "seconds": 0.0, "cpu_seconds": 0.0}
+            found = {f"val_{name}": value for name, value in result.items()}
+            self.history = [{"epoch": 0, "phase": "as published", **none, **found}]
             self._end_epoch()
             return self.history
         for epoch in range(len(self.history), self.n_planned):
             self.epoch = epoch
             self.computed_on = computed_on(self.computed_on, epoch + 1, device_name(self.device))
-            started = time.perf_counter()
+            started, worked = time.perf_counter(), time.process_time()
             torch.manual_seed(seed_of(self.seed, epoch, self.stream))
             self._arrays = {}
             try:
@@ -193,6 +194,7 @@ class SavedLoop(ABC):
                 best = {self.criterion: result[self.criterion], "epoch": epoch + 1}
                 self.best = {**best, "weights": _private_copy(self._weights())}
             row["seconds"] = round(time.perf_counter() - started, 3)
+            row["cpu_seconds"] = round(time.process_time() - worked, 3)  # whatever else ran on the machine
             self.history.append(row)
             self._end_epoch()
             if progress:

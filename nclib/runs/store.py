@@ -44,7 +44,7 @@ REMARKS = "remarks"
 FIRST = ("name", SUM, REMARKS)  # the first columns of a table
 NUMBER = re.compile(r"-?\d+(\.\d+)?([eE][-+]?\d+)?")
 WORDS = {"true": True, "false": False, "null": None}
-TIMES = ("seconds", "test_seconds", "peak_memory_mb")  # numbers that no run repeats
+TIMES = ("seconds", "cpu_seconds", "test_seconds", "peak_memory_mb")  # numbers that no run repeats
 COMPARED = ("data", "noise", "metrics", "diagnostics", "best_epoch")
 
 

@@ -210,7 +210,7 @@ def children(pid):
 
 def numbers(path):
     record = Record.load(path)
-    curves = [{k: v for k, v in row.items() if k != "seconds"} for row in record.curves]
+    curves = [{k: v for k, v in row.items() if not k.endswith("seconds")} for row in record.curves]
     return record.metrics, curves, record.name
 
 

@@ -271,7 +271,7 @@ def train(trace: Trace, method: str, kind: type, **values: Any) -> None:
         warnings.simplefilter("ignore")  # of small data
         record = nclib.run(method, **values, threads=1, device="cpu", out=out, progress=False)
         for row in record.curves:
-            told = {k: v for k, v in row.items() if k != "seconds" and not k.startswith("val_")}
+            told = {k: v for k, v in row.items() if not k.endswith("seconds") and not k.startswith("val_")}
             numbers = {k: v for k, v in told.items() if isinstance(v, int | float)}
             trace.add(f"epoch {row['epoch']}", numbers, LATER)
         for epoch, arrays in nclib.runs.epoch_arrays(record.folder).items():

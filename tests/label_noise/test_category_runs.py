@@ -50,7 +50,7 @@ def run(out, method="uot_rcl", **values):
 
 
 def comparable(record):
-    curves = [{k: v for k, v in row.items() if k != "seconds"} for row in record.curves]
+    curves = [{k: v for k, v in row.items() if not k.endswith("seconds")} for row in record.curves]
     return json.dumps([record.metrics, record.diagnostics, record.best_epoch, curves], sort_keys=True)
 
 

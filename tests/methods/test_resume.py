@@ -63,7 +63,7 @@ def fit_until(settings, epoch):
 
 def numbers(record):
     """Results, curves and weights of a run, as text."""
-    curves = [{k: v for k, v in row.items() if k != "seconds"} for row in record.curves]
+    curves = [{k: v for k, v in row.items() if not k.endswith("seconds")} for row in record.curves]
     saved = checkpoint.load(Path(record.folder) / "checkpoint.safetensors")
     tensors = {f"{i} {k}": v for i, network in enumerate(saved["networks"]) for k, v in network.items()}
     results = [record.metrics, record.diagnostics, record.best_epoch, curves]

@@ -34,7 +34,7 @@ torch.set_num_threads(1)
 
 def numbers(record: Record) -> object:
     """Everything in a record that does not depend on the clock."""
-    rows = [{k: v for k, v in row.items() if k != "seconds"} for row in record.curves]
+    rows = [{k: v for k, v in row.items() if not k.endswith("seconds")} for row in record.curves]
     return record.metrics, rows, record.diagnostics, record.best_epoch
 
 
