@@ -13,7 +13,7 @@ import pandas as pd
 
 import nclib
 from nclib.common.files import digest
-from nclib.runs.frame import row
+from nclib.runs.frame import frame_of, row
 from nclib.runs.record import RECALLS as OF_SUM
 from nclib.runs.record import Record
 from nclib.runs.store import Stored, find, stored
@@ -94,7 +94,7 @@ def load_runs(
     for found in rows.values():
         _tell_apart(found)
     without = {"pairs": KEYS, "labels": CATEGORY_KEYS}
-    tables = [pd.DataFrame(found, columns=None if found else without[task]) for task, found in rows.items()]
+    tables = [frame_of(found, None if found else without[task]) for task, found in rows.items()]
     return Runs(*tables)
 
 

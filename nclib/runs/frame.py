@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,9 +54,18 @@ def table(source: str | Path, task: str = "") -> pd.DataFrame:
         When there is nothing at this path, for another task, and for a table that was changed or has no
         digest. A record of its own that is damaged is left out of a folder's with a warning.
     """
+    return frame_of([row(one) for one in stored(source, task)])
+
+
+def frame_of(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] | None = None) -> pd.DataFrame:
+    """Return rows as a data frame whose texts are objects.
+
+    A selection of rows copies them as one block; it copies texts of Arrow column by column.
+    """
     import pandas as pd
 
-    return pd.DataFrame([row(one) for one in stored(source, task)])
+    found = pd.DataFrame(rows, columns=columns)
+    return found.astype(dict.fromkeys(found.select_dtypes("str"), object)).copy()
 
 
 def row(one: Stored) -> dict[str, Any]:
