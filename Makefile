@@ -121,8 +121,7 @@ lint: env ## ruff, mypy, banned phrases, and notebooks without outputs
 	@"$(PY)" -m ruff format --check .
 	@"$(PY)" -m mypy
 	@"$(PY)" tools/prose.py
-	@for nb in notebooks/*.ipynb; do \
-	[ ! -e "$$nb" ] || "$(PY)" -m nbstripout --keep-id --verify "$$nb" || exit 1; done
+	@"$(PY)" -m nbstripout --keep-id --verify notebooks/*.ipynb
 
 wheel: env ## build the wheel and, beside it, its bill of materials (SBOM, CycloneDX), into dist
 	@"$(PY)" tools/make_wheel.py dist

@@ -55,8 +55,8 @@ class Record:
     best_epoch : int
         The epoch selected on validation, from 1.
     cost : dict
-        ``seconds`` of training, ``cpu_seconds`` of it that this process computed, ``test_seconds``, ``parameters``, and ``peak_memory_mb``: of the run on a
-        GPU, of the whole process so far on a CPU.
+        ``seconds`` of training, ``cpu_seconds`` of it that this process computed, ``test_seconds``,
+        ``parameters``, and ``peak_memory_mb``: of the run on a GPU, of the whole process so far on a CPU.
     environment : dict
         Hardware and versions, the number of ``processes`` that shared the run, as ``computed_on`` what
         computed the epochs from each one on, and digests of the ``code`` that the run reached and of the
