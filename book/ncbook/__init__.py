@@ -7,12 +7,12 @@ runs on bundled data stand in tables of their own.
 
 from ncbook.claims import claims_table, counts, decide, ledger, report_table
 from ncbook.compare import Difference, mean_text, paired
+from ncbook.effects import effects_figure, effects_table
 from ncbook.errata import errata_table, impossible_recalls_figure, printed_sums, two_papers_figure
 from ncbook.evidence import VERDICTS, Line, Verdict
 from ncbook.figures import (
     best_other_differences,
     gains_figure,
-    gains_over,
     place_of,
     rates_figure,
     rows_figure,

@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ncbook.compare import Difference, spread
-from ncbook.evidence import VERDICTS, best_other, compare
+from ncbook.evidence import VERDICTS, best_other
 from ncbook.layouts import Layout, layout_of
 from ncbook.match import models_named, run_of
 from ncbook.papers import rows_of
@@ -244,24 +244,6 @@ def sweep_figure(runs: Runs, option: str, *, xlabel: str, scale: str = "linear",
     if len(values) > 1:
         figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=8)
     return figure
-
-
-def gains_over(runs: Runs, reference: str = "plain", **where: Any) -> list[Difference]:
-    """Return rSum of every method minus that of ``reference``, by method, model and rate, over shared seeds.
-
-    Parameters
-    ----------
-    runs : Runs
-        From :func:`load_runs`.
-    reference : str
-        Method that the others are compared with.
-    **where
-        Column = value pairs of both sides.
-    """
-    table = select(runs.retrieval, variant="", **where)
-    base = {"method": reference}
-    names = [m for m in sorted(set(table.get("method", ()))) if m != reference]
-    return [d for m in names for d in compare(table, {"method": m}, base, names=[f"{m},"])[0] if d.n > 1]
 
 
 RIVALS = {  # methods in the tables that the paper of a method prints

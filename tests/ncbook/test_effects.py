@@ -1,0 +1,64 @@
+import pandas as pd
+import pytest
+from ncbook import effects, load_runs
+from ncbook.papers import printed
+from records_made import collect, save, save_category
+
+PLACE = {"dataset": "f8k", "model": "bow", "preset": "standard", "data_options": {"root": "."}}
+
+
+def value(paper, table, method, rate):
+    (row,) = printed(
+        "retrieval",
+        paper=paper,
+        table=table,
+        method=method,
+        metric="rsum",
+        dataset="Flickr30K",
+        noise_rate=rate,
+    ).itertuples()
+    return float(row.value)
+
+
+def test_a_printed_share_is_that_of_the_printed_numbers():
+    shares = effects.printed_effects("L2RM").set_index(["dataset", "method", "rate"])["share"]
+    low, high = value("L2RM", "6", "SGR", "0.6"), value("L2RM", "7", "SGR", "0")
+    own = value("L2RM", "6", "L2RM-SGR", "0.6")
+    assert shares["Flickr30K", "l2rm", 0.6] == pytest.approx((own - low) / (high - low))
+    assert set(effects.printed_effects("UOT-RCL")["rate"]) == {0.4, 0.6, 0.8}  # of the loss since 0.2
+
+
+def test_measured_shares_are_paired_by_seed_and_leave_out_quick_runs_and_ablations(tmp_path):
+    for seed, (clean, low, own) in enumerate([(300, 100, 150), (320, 120, 220)]):
+        save(tmp_path, "plain", clean, **PLACE, mrate=0.0, seed=seed)
+        save(tmp_path, "plain", low, **PLACE, mrate=0.6, seed=seed)
+        save(tmp_path, "l2rm", own, **PLACE, mrate=0.6, seed=seed)
+        save(tmp_path, "l2rm", 0, **PLACE, mrate=0.6, seed=seed, rematch_weight=0.0)
+    save(tmp_path, "l2rm", 300, **PLACE, mrate=0.6, seed=7)  # no other row of this seed
+    for method, rate in (("plain", 0.0), ("plain", 0.6), ("l2rm", 0.6)):
+        save(tmp_path, method, 100 - 50 * rate, mrate=rate, model="vse", preset="quick")
+    (row,) = effects.measured_effects("L2RM", runs := _loaded(tmp_path)).itertuples()
+    assert (row.method, row.place, row.rate) == ("l2rm", "Flickr8K, standard, bow", 0.6)
+    assert row.share.values == pytest.approx((0.25, 0.5))
+    assert "0.38 [[-1.21, 1.96] (2)]" in effects.effects_table("L2RM", runs).text()
+    assert len(effects.effects_figure("L2RM", runs).axes) == 2
+
+
+def test_label_noise_is_measured_from_the_least_printed_rate(tmp_path):
+    place = {"dataset": "wikipedia", "preset": "standard", "data_options": {"root": "."}}
+    for method, rate, result in (("deep_sm", 0.2, 0.5), ("deep_sm", 0.6, 0.3), ("uot_rcl", 0.6, 0.45)):
+        save_category(tmp_path, method, result, **place, noise_rate=rate)
+    (row,) = effects.measured_effects("UOT-RCL", _loaded(tmp_path)).itertuples()
+    assert row.share.values == pytest.approx((0.75,))
+
+
+def test_without_records_the_printed_shares_stand_alone(tmp_path):
+    runs = load_runs(tmp_path)
+    assert effects.measured_effects("REPAIR", runs).empty
+    assert isinstance(effects.printed_effects("REPAIR"), pd.DataFrame)
+    assert effects.effects_figure("REPAIR", runs).axes[0].lines
+
+
+def _loaded(folder):
+    collect(folder)
+    return load_runs(folder)
