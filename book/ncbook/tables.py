@@ -166,8 +166,8 @@ class _Row:
     runs: pd.DataFrame
 
 
-def bundled_table(paper: str, table: str, runs: Runs, *, preset: str = "quick") -> Table | None:
-    """Return the nearest counterpart of a printed table that was measured on bundled data.
+def bundled_table(paper: str, table: str, runs: Runs, *, preset: str = "") -> Table | None:
+    """Return the nearest counterpart of a printed table that was measured on other data.
 
     The same methods and rates, other data and sizes: it shows whether an effect appears, and its numbers are
     not comparable with printed ones. A row without runs says "no record".
@@ -177,16 +177,16 @@ def bundled_table(paper: str, table: str, runs: Runs, *, preset: str = "quick") 
     paper, table, runs
         As in :func:`printed_table`.
     preset : str
-        Preset of the runs.
+        Preset of the runs; empty for the strongest regime in which most of the rows were recorded.
 
     Returns
     -------
     Table or None
-        None for tables without a counterpart on bundled data: web data with natural noise, CLIP, times.
+        None for tables without a counterpart on other data: web data with natural noise, CLIP, times.
     """
     layout = layout_of(paper, table)
     groups = _groups(layout)
-    where = {"dataset": BUNDLED.get(layout.file, ""), "preset": preset}
+    where = _strongest(layout, groups, runs, preset)
     rates = _rates(layout, groups, runs, where)
     if not groups or not rates:
         return None
@@ -223,6 +223,31 @@ def bundled_table(paper: str, table: str, runs: Runs, *, preset: str = "quick") 
         notes={m: MARKS[m] for m in MARKS if any(m in cell.marks for row in rows for cell in row.first)},
         file=csv_text(head, (_measured_line(row) for row in rows)),
     )
+
+
+def _strongest(layout: Layout, groups: Any, runs: Runs, preset: str) -> dict[str, str]:
+    """Return data and preset of the runs that are shown for a table.
+
+    Runs of the preset ``quick`` are the weakest: they are taken where no other place has more than half of
+    their rows at the printed rates. Among the others, the place with most of these rows is taken.
+    """
+    table = runs.category if layout.of_labels else runs.retrieval
+    usual = {"dataset": BUNDLED.get(layout.file, ""), "preset": preset or "quick"}
+    if preset or models_named(layout) or table.empty:
+        return usual
+    rate, noise = ("noise_rate", "symmetric") if layout.of_labels else ("mrate", layout.noise)
+    wanted = {(run.method, run.variant) for run, _ in groups.values()}
+    rates = {float(row["noise_rate"]) for row in rows_of(layout.paper, layout.table) if row.get("noise_rate")}
+    filled = dict[tuple[str, str], int]()
+    for place, part in table[table["preset"] != "paper"].groupby(["dataset", "preset"]):
+        part = part[part[rate].isin(rates) & ((part["protocol"] == noise) | (part[rate] == 0) | (not noise))]
+        there = set(zip(part["method"], part["variant"], part[rate], strict=True))
+        filled[place] = sum(one[:2] in wanted for one in there)
+    longer = {place: n for place, n in filled.items() if place[1] != "quick"}
+    best = max(longer, key=longer.__getitem__, default=None)
+    if best is None or 2 * longer[best] <= max(filled.values()):
+        return usual
+    return dict(zip(usual, best, strict=True))
 
 
 def _groups(layout: Layout) -> dict[tuple[str, str, str], tuple[RunSpec, list[str]]]:
@@ -331,7 +356,7 @@ def _measured_line(row: _Row) -> list[str]:
 # -- both ------------------------------------------------------------------------------------------------
 
 
-def side_by_side(paper: str, table: str, runs: Runs, *, preset: str = "quick") -> None:
+def side_by_side(paper: str, table: str, runs: Runs, *, preset: str = "") -> None:
     """Display a printed table and, below it, the nearest measured one.
 
     Parameters
