@@ -83,7 +83,7 @@ def made(run: Planned, number: int) -> Record:
     else:
         images = test_images(s["dataset"])
         split = nclib.data.load("planted", n_train=4, n_val=4, n_test=8).test
-        networks = METHODS[s["method"]].factory.n_networks * len(run.parts)
+        networks = METHODS[s["method"]].factory.n_networks * len(run.parts) * s.get("networks", 1)
         scores = torch.zeros(networks, split.n_images, split.n_captions)
         names = ["val", *metrics_of(scores, split, fold=4 if images % FOLD == 0 and images > FOLD else FOLD)]
         groups = {name: _recalls(number / 1e3 + APART.get(name, 0.0)) for name in names}

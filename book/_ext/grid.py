@@ -222,7 +222,8 @@ class Plan:
             return None
         settings = (nclib.resolve(**{"method": METHOD, **part}).flat() for part in self.run.parts)
         seconds = [seconds_of(each, found) for each in settings]
-        return None if None in seconds else sum(s for s in seconds if s is not None) / 3600
+        n = self.run.arguments.get("networks", 1)
+        return None if None in seconds else n * sum(s for s in seconds if s is not None) / 3600
 
 
 def in_order(grids: Sequence[pathlib.Path], out: pathlib.Path, root: str) -> dict[str, Plan]:

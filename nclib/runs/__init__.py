@@ -111,6 +111,12 @@ def run(
         File that gives the noise in place of a draw; a given rate and protocol then do not count.
     seed : int, optional
         Seed of noise, weights and batches.
+    noise_seed : int, optional
+        Seed of the noise alone, where it is not that of the run; without a ``noise_file``.
+    networks : int, optional
+        Networks that are trained apart on the same noise, from the seeds ``seed``, ``seed + 1000``, ...; the
+        mean of their similarities is tested, as :func:`combine` does. Each is a run of its own in ``out``.
+        Pairs only.
     preset : {"quick", "standard", "paper"}, optional
         Size of the run.
     batch_size, epochs : int, optional

@@ -18,8 +18,8 @@ from nclib.runs.pairs import PairExperiment, metrics_of
 from nclib.runs.record import Record
 
 JOINED = "+"  # between the values of the parts, in the settings of a combination
-# Settings in which the parts may differ: models have schedules of their own.
-APART = {"model", "model_options", *(f.name for f in fields(PairSchedule))}
+# Settings in which the parts may differ: models have schedules of their own. The noise itself is compared.
+APART = {"model", "model_options", "noise_seed", *(f.name for f in fields(PairSchedule))}
 
 
 def parts_of(arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -50,6 +50,8 @@ def parts_of(arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
     sizes = {len(values) for values in [models, *joined.values()]} - {1}
     if len(sizes) > 1:
         raise ValueError(f"model and model_options join {' and '.join(map(str, sorted(sizes)))} values")
+    if sizes and (n := arguments.get("networks", 1)) != 1:
+        raise ValueError(f"networks={n}: models that are joined have one network each; leave it out")
     found = []
     for i in range(max(sizes, default=1)):
         own = {k: values[i] for k, values in joined.items()}
@@ -96,33 +98,63 @@ def combine(
         for run in runs
     ]
     settings = _joined(records)
+    name = f"{settings['method']}-{settings['model']}-{digest([record.name for record in records])[:8]}"
+    return combined(records, settings, Path(out).expanduser() / name, device)
+
+
+def combined(
+    records: Sequence[Record], settings: Mapping[str, Any], folder: Path, device: str = "cpu"
+) -> Record:
+    """Test the mean similarity of finished runs that fit together, and leave the record in a folder.
+
+    Parameters
+    ----------
+    records : sequence of Record
+        With their checkpoints.
+    settings : mapping
+        Of the combination, as :meth:`nclib.runs.Settings.flat` gives them.
+    folder : Path
+        Its name is that of the record.
+    device : str
+        ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ...
+
+    Returns
+    -------
+    Record
+        Its costs are sums over the runs, the memory the largest; ``single`` is their mean result alone.
+    """
     scores: dict[str, list[torch.Tensor]] = {"val": [], "test": []}
     parameters = 0
     for record in records:
         loaded = PairExperiment(record.settings["method"]).open_run(record, device)
         trainer, splits = loaded.trainer, {"val": loaded.trainer.val, "test": loaded.dataset.test}
         for split in scores:
-            scores[split].append(trainer.scores(splits[split]))
+            scores[split].append(trainer.score(splits[split]))
         parameters += trainer.n_parameters
-    tested = metrics_of(torch.cat(scores["test"]), splits["test"])
-    names = [record.name for record in records]
-    name = f"{settings['method']}-{settings['model']}-{digest(names)[:8]}"
-    combined = Record(
-        name=name,
-        settings=settings,
+    tested = metrics_of(torch.stack(scores["test"]), splits["test"])
+    cost = {k: round(sum(r.cost[k] for r in records), 2) for k in ("seconds", "test_seconds")}
+    cost["peak_memory_mb"] = max(record.cost["peak_memory_mb"] for record in records)
+    about = {k: v for k, v in records[0].environment.items() if k in ("numerics", "own_code")}
+    about["parts"] = [record.name for record in records]
+    if remarks := list(dict.fromkeys(text for record in records for text in record.remarks)):
+        about["remarks"] = remarks
+    found = Record(
+        name=folder.name,
+        settings={k: v for k, v in settings.items() if k != "out"},
         data=records[0].data,
         noise=records[0].noise,
-        metrics={"val": metrics_of(torch.cat(scores["val"]), splits["val"])["test"], **tested},
+        metrics={"val": metrics_of(torch.stack(scores["val"]), splits["val"])["test"], **tested},
         curves=[],
         diagnostics={},
         best_epoch=min(record.best_epoch for record in records),
-        cost={k: round(sum(r.cost[k] for r in records), 2) for k in ("seconds", "test_seconds")}
-        | {"parameters": parameters},
-        environment=environment(trainer.device) | {"parts": names},
-        folder=str(Path(out).expanduser() / name),
+        cost=cost | {"parameters": parameters},
+        environment=environment(trainer.device) | about,
+        warnings=list(dict.fromkeys(text for record in records for text in record.warnings)),
+        folder=str(folder),
     )
-    combined.save(Path(combined.folder) / "record.json")
-    return combined
+    found.keep_places(settings)
+    found.save(folder / "record.json")
+    return found
 
 
 def _joined(records: Sequence[Record]) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from nclib.runs.loop import SavedLoop, kept_warnings
 from nclib.runs.machine import choose_device, environment, numbers_fixed, peak_memory_mb
 from nclib.runs.options import PARAMETERS, RunOptions, RunParameters, Settings, as_plain
 from nclib.runs.record import Record
-from nclib.runs.tracking import reporter
+from nclib.runs.tracking import reporter, shifted
 
 OPTIONS_OF = {"dataset": "data_options", "model": "model_options"}
 IN_EVERY_ROW = ("epoch", "phase", "lr", "steps", "idle", "seconds", "cpu_seconds")  # of the curves
@@ -86,6 +86,10 @@ class Experiment(ABC, Generic[T, D, N]):
     @abstractmethod
     def evaluate(self, loaded: LoadedRun[T, D, N]) -> dict[str, dict[str, float]]:
         """Return the results of the selected epoch on the test split, ``test`` among them."""
+
+    def apart(self, settings: Settings) -> list[Settings]:
+        """Return the settings of each network that is trained apart; of the run alone where none are."""
+        return [settings]
 
     def probe(self, loaded: LoadedRun[T, D, N]) -> dict[str, dict[str, Any]]:
         """Return further results of the selected epoch, groups of metrics by name."""
@@ -182,7 +186,14 @@ class Experiment(ABC, Generic[T, D, N]):
 
         # 1. The preset, and over it what is given. 2. Digests of the files that are named. 3. A check of all.
         run, sha256 = part(self.options), ""
+        if run.noise_seed == run.seed:
+            run = replace(run, noise_seed=None)
         if run.noise_file:
+            if "noise_seed" in given:
+                raise ValueError(
+                    f"noise_seed={given['noise_seed']} and noise_file={run.noise_file!r}: a file gives the "
+                    "noise, and nothing is drawn; give one of them"
+                )
             if not Path(run.noise_file).is_file():
                 raise ValueError(f"noise_file={run.noise_file!r}: there is no such file")
             sha256 = digest(Path(run.noise_file))[:16]
@@ -276,8 +287,11 @@ class Experiment(ABC, Generic[T, D, N]):
             noise = f"file-{settings.noise_sha256[:8]}"
         else:
             noise = f"{self.rate_letter}{run.noise_rate:g}-{run.protocol}"
+            noise += "" if run.noise_seed is None else f"-noise{run.noise_seed}"
         named: list[str] = [getattr(run, kind) for kind in self.catalogues]
-        return "-".join([self.method, *named, noise, f"s{run.seed}", self.fingerprint(settings, data)[:8]])
+        n = len(self.apart(settings))
+        named += [noise, f"s{run.seed}", *([f"x{n}"] if n > 1 else [])]
+        return "-".join([self.method, *named, self.fingerprint(settings, data)[:8]])
 
     def fingerprint(self, settings: Settings, data: str = "") -> str:
         """Return a digest of what decides a run's numbers: settings, data, numerics, code of the user's."""
@@ -299,8 +313,9 @@ class Experiment(ABC, Generic[T, D, N]):
         """
         # 1. The data are loaded: their checksum is a part of the run's name.
         # 2. A sound record of this very run in its folder is the answer.
-        # 3. Otherwise the folder is locked; a start that fails in its first epoch leaves none.
-        # 4. Another record is set aside; training continues from the checkpoint if there is one.
+        # 3. Networks that are trained apart are runs of their own, in folders of theirs, and are combined.
+        # 4. Otherwise the folder is locked; a start that fails in its first epoch leaves none.
+        # 5. Another record is set aside; training continues from the checkpoint if there is one.
         reports = [] if tracker is None else [reporter(tracker)]
         damage = ""
         with numbers_fixed(settings.run.threads), kept_warnings() as said:
@@ -318,6 +333,17 @@ class Experiment(ABC, Generic[T, D, N]):
                     if progress:
                         print(f"already done on {done.environment['device']}\n{done}")
                     return done
+            if (apart := self.apart(settings)) != [settings]:
+                from nclib.runs.combination import combined  # which opens runs on pairs
+
+                told = [shifted(tracker, k * _epochs(settings.schedule)) for k in range(len(apart))]
+                members = [self.run(one, progress, to) for one, to in zip(apart, told, strict=True)]
+                if damage:
+                    checkpoint.set_aside(path, damage)
+                record = combined(members, settings.flat(), folder, settings.run.device)
+                if progress:
+                    print(record)
+                return record
             device = choose_device(settings.run.device)
             with (
                 torch.random.fork_rng(devices=[device] if device.type == "cuda" else []),
@@ -396,7 +422,12 @@ def _reason(run: RunOptions, protocol: str) -> str:
         return f" by the file {run.noise_file}"
     if not run.noise_rate:
         return ": none asked for"
-    return f" by {protocol} noise, rate {run.noise_rate:g}, seed {run.seed}"
+    return f" by {protocol} noise, rate {run.noise_rate:g}, seed {run.drawn_with}"
+
+
+def _epochs(schedule: Any) -> int:
+    """Return the epochs of a whole run; those of labels include the warm-up."""
+    return int(schedule.epochs + getattr(schedule, "warmup_epochs", 0))
 
 
 def content_of(dataset: Dataset | CategoryData) -> str:

@@ -31,7 +31,7 @@ def table(source: str | Path, task: str = "") -> pd.DataFrame:
         Columns:
 
         ``method``, ``mrate``, ``seed``, ...
-            The settings, and ``noise_rate`` for either task.
+            The settings, ``noise_rate`` for either task, and for pairs ``networks``, 1 where none is given.
         ``option.*``, ``model.*``, ``data.*``
             Options of the method, of the model, and of the data, with ``data.checksum``.
         ``train_pairs``, ``val_images``, ``test_images``, ...
@@ -73,6 +73,7 @@ def row(one: Stored) -> dict[str, Any]:
     settings, content = one.settings, one.content
     groups = dict(content["metrics"])
     return {
+        **({"networks": 1} if one.task == "pairs" else {}),
         **{k: v for k, v in settings.items() if not isinstance(v, Mapping)},
         "noise_rate": settings.get("mrate", settings.get("noise_rate")),
         **_named("option", settings.get("method_options")),

@@ -63,7 +63,7 @@ class LabelExperiment(Experiment[LabelTrainer, CategoryData, LabelNoise]):
         else:
             assert run.noise_rate is not None
             how = {"protocol": run.protocol, "scope": run.scope}
-            noise = LabelNoise.draw(truth, run.noise_rate, n_classes=k, seed=run.seed, **how)
+            noise = LabelNoise.draw(truth, run.noise_rate, n_classes=k, seed=run.drawn_with, **how)
         method = self.methods[self.method].factory(settings.method_options)
         labels = torch.from_numpy(noise.image_labels), torch.from_numpy(noise.text_labels)
         train = Training(*inputs_of(dataset.train), *labels, k)

@@ -16,11 +16,13 @@ from typing_extensions import TypedDict
 
 from nclib.common.options import option
 from nclib.noise import LABEL_PROTOCOLS, LABEL_SCOPES
+from nclib.runs.identity import UNSAID
 from nclib.runs.optimizers import OPTIMIZERS
 from nclib.runs.presets import PRESETS
 
 NARROW = {"float16": np.float16, "float32": np.float32}  # of scalars whose digits a float prints in full
 PRECISION = {"fp32": "float32", "bf16": "bfloat16"}
+LARGEST_SEED = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,10 @@ class RunOptions(ABC):
     """Options of every run, whatever its task and method."""
 
     dataset: str = option("emoji", help="name of the data; see nclib.data.available()")
-    seed: int = option(0, low=0, high=2**31 - 1, help="seed of noise, weights and batches")
+    seed: int = option(0, low=0, high=LARGEST_SEED, help="seed of noise, weights and batches")
+    noise_seed: int | None = option(
+        None, kind=int, low=0, high=LARGEST_SEED, help="seed of the noise alone; by default seed"
+    )
     noise_file: str = option("", help="file that gives the noise; then no rate and no protocol are chosen")
     preset: str = option("quick", choices=PRESETS, help="size of the run")
     device: str = option("auto", help="auto, cpu, cuda, cuda:1, ...")
@@ -40,6 +45,11 @@ class RunOptions(ABC):
     def noise_rate(self) -> float | None:
         """Share of training pairs or labels that are made wrong; None where a file gives the noise."""
 
+    @property
+    def drawn_with(self) -> int:
+        """Seed of the noise."""
+        return self.seed if self.noise_seed is None else self.noise_seed
+
 
 @dataclass(frozen=True)
 class PairOptions(RunOptions):
@@ -50,6 +60,9 @@ class PairOptions(RunOptions):
         0.0, low=0, high=1, help="mismatch rate: share of training pairs made wrong; noise_rate is a synonym"
     )
     protocol: str = option("images", choices=("images", "captions", "pairs"), help="what is shuffled")
+    networks: int = option(
+        1, low=1, high=100, help="networks trained apart on the same noise, whose mean similarity is tested"
+    )
 
     @property
     def noise_rate(self) -> float | None:
@@ -128,6 +141,7 @@ class RunParameters(TypedDict, total=False, extra_items=Any):  # type: ignore[ca
     # Of every run.
     dataset: str | None
     seed: int | None
+    noise_seed: int | None
     noise_file: str | PathLike[str] | None
     preset: str | None
     device: str | torch.device | None
@@ -142,6 +156,7 @@ class RunParameters(TypedDict, total=False, extra_items=Any):  # type: ignore[ca
     # Of runs on pairs.
     model: str | None
     mrate: float | None
+    networks: int | None
     warmup_epochs: int | None
     optimizer: str | None
     decay_every: int | None
@@ -203,8 +218,9 @@ class Settings(Generic[O, S]):
     files_sha256: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     def flat(self) -> dict[str, Any]:
-        """Return the settings as the flat dict of plain values that records hold."""
-        found = {"method": self.method, **asdict(self.run), **asdict(self.schedule)}
+        """Return the settings as the flat dict of plain values that records hold, without :data:`UNSAID`."""
+        run = {k: v for k, v in asdict(self.run).items() if k not in UNSAID or v != UNSAID[k]}
+        found = {"method": self.method, **run, **asdict(self.schedule)}
         found |= {"method_options": asdict(self.method_options), "data_options": dict(self.data_options)}
         if self.model_options is not None:
             found["model_options"] = dict(self.model_options)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,11 @@ from nclib.noise import Mismatch, calibration, detection
 from nclib.runs.experiment import Experiment, LoadedRun, content_of, last_diagnostics
 from nclib.runs.loop import epoch_arrays
 from nclib.runs.noisy_pairs import NoisyPairs
-from nclib.runs.options import PairOptions, PairSchedule, Settings
+from nclib.runs.options import LARGEST_SEED, PairOptions, PairSchedule, Settings
 from nclib.runs.pair_trainer import PairTrainer
 from nclib.runs.presets import pair_preset
 
+NEXT = 1000  # between the seeds of networks that are trained apart
 FOLD = 1000  # images of a block of the test set that is evaluated apart
 SIZES_OF_THE_DATA = ("feature_dim", "vocab_size", "n_regions")
 
@@ -58,6 +60,20 @@ class PairExperiment(Experiment[PairTrainer, Dataset, Mismatch]):
             raise ValueError(
                 "epochs=0 and warmup_epochs=0: nothing to train; only a whole CLIP needs nothing"
             )
+        run = settings.run
+        if run.seed > LARGEST_SEED - NEXT * (run.networks - 1):
+            raise ValueError(
+                f"networks={run.networks} with seed={run.seed}: seeds of the networks are {NEXT} apart, and "
+                f"must be at most {LARGEST_SEED}; give a smaller seed"
+            )
+
+    def apart(self, settings: PairSettings) -> list[PairSettings]:
+        """Return the settings of each of ``networks``: seeds 1,000 apart from the run's on, and its noise."""
+        run, found = settings.run, []
+        for seed in range(run.seed, run.seed + NEXT * run.networks, NEXT):
+            own = None if seed == run.drawn_with or run.noise_file else run.drawn_with
+            found.append(replace(settings, run=replace(run, seed=seed, noise_seed=own, networks=1)))
+        return found
 
     def assemble(
         self, settings: PairSettings, dataset: Dataset, folder: Path, device: torch.device
@@ -68,7 +84,7 @@ class PairExperiment(Experiment[PairTrainer, Dataset, Mismatch]):
             noise = Mismatch.from_file(run.noise_file, own, captions_per_image=d)
         else:
             assert run.mrate is not None
-            noise = Mismatch.draw(own, run.mrate, seed=run.seed, protocol=run.protocol)
+            noise = Mismatch.draw(own, run.mrate, seed=run.drawn_with, protocol=run.protocol)
         for split in (dataset.val, dataset.test):  # those of training are checked as they are read
             split.check_finite()
         method = self.methods[self.method].factory(settings.method_options)

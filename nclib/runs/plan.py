@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from nclib.runs.experiment import Experiment
+from nclib.runs.identity import UNSAID
 from nclib.runs.machine import choose_device, device_name, numbers_fixed
 from nclib.runs.options import Settings
 from nclib.runs.store import read
@@ -54,21 +55,23 @@ def plan(settings: Settings) -> dict[str, Any]:
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             loaded = experiment.assemble(settings, dataset, folder, device)
         paces = _paces(settings, device)
+        apart = experiment.apart(settings)
+        begun = [experiment.folder(each, dataset) / "checkpoint.safetensors" for each in apart]
     trainer = loaded.trainer
-    epochs, pairs = trainer.n_planned, trainer.n_pairs
-    files = {"done": "record.json", "unfinished": "checkpoint.safetensors"}
+    epochs, pairs, n = trainer.n_planned, trainer.n_pairs, len(apart)
+    done, unfinished = (folder / "record.json").exists(), any(file.exists() for file in begun)
     return {
         "name": folder.name,
         "folder": str(folder),
-        "state": next((state for state, file in files.items() if (folder / file).exists()), "new"),
+        "state": "done" if done else "unfinished" if unfinished else "new",
         "device": device_name(device),
         "settings": settings.flat(),
         "noise": loaded.noise.describe(),
         "pairs": pairs,
-        "parameters": trainer.n_parameters,
+        "parameters": n * trainer.n_parameters,
         "epochs": epochs,
-        "steps": epochs * math.ceil(pairs / trainer.batch_size) * len(trainer.networks),
-        "seconds": round(statistics.median(paces) * pairs * epochs, 1) if paces else None,
+        "steps": n * epochs * math.ceil(pairs / trainer.batch_size) * len(trainer.networks),
+        "seconds": round(n * statistics.median(paces) * pairs * epochs, 1) if paces else None,
         "runs": len(paces),
     }
 
@@ -114,7 +117,7 @@ def described(planned: Mapping[str, Any]) -> str:
 def parameters(experiment: Experiment) -> str:
     """Return the parameters of a run as a table: name, value in the quick preset, meaning."""
     settings = experiment.resolve().flat()
-    usual = {**settings, **settings["method_options"]}
+    usual = {**UNSAID, **settings, **settings["method_options"]}
     lines = [f"nclib run {experiment.method} [--name value ...], values in the preset quick:", ""]
     for name, rule in experiment.parameters().items():
         lines.append(f"  --{name} {json.dumps(usual[name])}".ljust(34) + f"  {rule.about()}")

@@ -177,7 +177,8 @@ class Record:
         trained = [row for row in self.curves if row.get("phase", "training") == "training"]
         warm = self.settings.get("method_options", {}).get("warmup_epochs", 0)
         only = isinstance(warm, int) and len(self.curves) <= warm if self.task == "labels" else not trained
-        said = ["warm-up only"] if self.curves and only and self.settings["method"] != "plain" else []
+        said = list(self.environment.get("remarks", ()))  # on the runs that this one combines
+        said += ["warm-up only"] if self.curves and only and self.settings["method"] != "plain" else []
         idle = [row for row in trained if row.get("idle") or row.get("steps") == 0]
         if idle:
             who = sorted({network for row in idle for network in row.get("idle", ())})

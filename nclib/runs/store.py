@@ -33,7 +33,7 @@ from nclib.common.files import write_atomically
 from nclib.common.options import Rule, check
 from nclib.runs.curves import Curves, Epochs, packed
 from nclib.runs.digests import ADVICE, LIST, check_digest, digests, note_digests
-from nclib.runs.identity import naming
+from nclib.runs.identity import UNSAID, naming
 from nclib.runs.record import SUM, TASKS, OtherFileError, Record, check_form, completed, content_of, own_sum
 from nclib.runs.words import flattened
 
@@ -198,7 +198,7 @@ def _is_of(one: Stored, wanted: Mapping[str, Any]) -> bool:
         for part, names in one.settings.get("files_sha256", {}).items():
             own = asked.get(part) or {}
             asked[part] = own | {name: Path(own[name]).name for name in names if own.get(name)}
-    return all(there.get(k) == v for k, v in asked.items())
+    return all(there.get(k) == asked.get(k) for k in {*asked, *UNSAID})
 
 
 def _kind(settings: Mapping[str, Any]) -> str:

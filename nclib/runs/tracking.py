@@ -20,12 +20,26 @@ def reporter(tracker: Any) -> Callable[[Mapping[str, Any]], None]:
     TypeError
         For anything else.
     """
-    report = getattr(tracker, "log", tracker)
-    if not callable(report):
-        raise TypeError(f"tracker={tracker!r}: must be a function of (values, epoch), or have such a log")
+    report = _report(tracker)
 
     def tell(row: Mapping[str, Any]) -> None:
         numbers = {k: v for k, v in row.items() if isinstance(v, (int, float)) and not isinstance(v, bool)}
         report({k: float(v) for k, v in numbers.items() if math.isfinite(v)}, row["epoch"])
 
     return tell
+
+
+def shifted(tracker: Any, by: int) -> Any:
+    """Return a tracker that counts the epochs on from ``by``; None for None."""
+    if tracker is None:
+        return None
+    report = _report(tracker)
+    return lambda values, epoch: report(values, by + epoch)
+
+
+def _report(tracker: Any) -> Callable[..., Any]:
+    report = getattr(tracker, "log", tracker)
+    if not callable(report):
+        raise TypeError(f"tracker={tracker!r}: must be a function of (values, epoch), or have such a log")
+    found: Callable[..., Any] = report
+    return found

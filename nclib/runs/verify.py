@@ -92,7 +92,8 @@ def make_again(record: Record, out: str | Path, root: str = "") -> Record:
     ValueError, OSError, RuntimeError
         As :func:`nclib.run`, for example where files are missing.
     """
-    record.check_is_one_run()
+    if record.settings.get("networks", 1) == 1:
+        record.check_is_one_run()
     experiment = experiment_of(record.settings["method"])
     settings: Any = experiment.read(record.settings)
     run = replace(settings.run, out=str(out), threads=record.environment.get("threads", 0))

@@ -4,8 +4,10 @@ import pytest
 import torch
 
 import nclib
+from nclib.runs import find, load_record
 from nclib.runs.combination import parts_of
 from nclib.runs.pairs import metrics_of
+from nclib.runs.verify import compare, make_again
 
 SHORT = {
     "dataset": "planted",
@@ -58,3 +60,90 @@ def test_values_joined_by_a_plus_sign_are_parts():
     assert all(part["model"] == "scan" and part["model_options"]["dropout"] == 0.1 for part in ways)
     with pytest.raises(ValueError, match="join 2 and 3 values"):
         parts_of({"model": "saf+sgr", "model_options": {"text": "a+b+c"}})
+    with pytest.raises(ValueError, match="networks=2: models that are joined have one network each"):
+        parts_of({"model": "saf+sgr", "networks": 2})
+
+
+APART = {**SHORT, "model": "bow", "seed": 3, "loss": "gce"}
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory):
+    """Two networks that were trained apart."""
+    out = tmp_path_factory.mktemp("apart")
+    return nclib.run("plain", **APART, networks=2, out=out, progress=False)
+
+
+def test_networks_are_trained_apart_on_one_noise_and_averaged(pair, tmp_path):
+    one, two = members = [load_record(f"{pair.folder}/../{name}/record.json") for name in pair.parts]
+    alone = nclib.run("plain", **APART, out=tmp_path, progress=False)
+    assert (alone.name, compare(alone, one).state) == (one.name, "same")
+    assert [member.settings["seed"] for member in members] == [3, 1003]
+    assert {m.noise["checksum"] for m in (pair, *members)} == {alone.noise["checksum"]}
+    opened = [nclib.open_run(member) for member in members]
+    assert not torch.equal(*(m.trainer.networks[0].image_map.weight for m in opened))
+    scores = torch.stack([m.trainer.score(m.dataset.test) for m in opened])
+    assert {k: v for k, v in pair.metrics.items() if k != "val"} == metrics_of(scores, opened[0].dataset.test)
+    assert pair.metrics["single"]["rsum"] == sum(m.metrics["test"]["rsum"] for m in members) / 2
+    assert pair.cost["seconds"] == pytest.approx(one.cost["seconds"] + two.cost["seconds"])
+    assert pair.cost["peak_memory_mb"] == max(m.cost["peak_memory_mb"] for m in members)
+    assert (pair.settings["networks"], pair.settings["seed"], "noise_seed" in pair.settings) == (2, 3, False)
+
+
+def test_networks_that_were_trained_apart_are_one_row(pair):
+    table = nclib.table(f"{pair.folder}/..").set_index("name")
+    row = table.loc[pair.name]
+    assert (row["networks"], row["variant"].count("networks=2")) == (2, 1)
+    assert set(table.loc[pair.parts, "networks"]) == {1}
+    settings = {n: nclib.resolve("plain", **APART, networks=n) for n in (1, 2)}
+    found = {n: find(f"{pair.folder}/..", each).name for n, each in settings.items()}
+    assert found == {1: pair.parts[0], 2: pair.name}
+    assert pair.name.startswith("plain-bow-planted-m0.2-images-s3-x2-")
+
+
+def test_networks_that_were_trained_apart_continue_and_are_found_again(pair, tmp_path):
+    def stop(values, epoch):
+        told.append(epoch)
+        if len(told) == 3:
+            raise KeyboardInterrupt
+
+    told: list[int] = []
+    with pytest.raises(KeyboardInterrupt):
+        nclib.run("plain", **APART | {"epochs": 2}, networks=2, out=tmp_path, progress=False, tracker=stop)
+    assert not list(tmp_path.glob("*-x2-*"))
+    again = nclib.run(
+        "plain", **APART | {"epochs": 2}, networks=2, out=tmp_path, progress=False, tracker=stop
+    )
+    assert told == [1, 2, 3, 4]  # the epochs of the second network count on
+    whole = nclib.run("plain", **APART | {"epochs": 2}, networks=2, out=tmp_path / "new", progress=False)
+    assert compare(again, whole).state == "same"
+    done = nclib.run("plain", **APART | {"epochs": 2}, networks=2, out=tmp_path, progress=False, tracker=stop)
+    assert (done.cost, len(told)) == (again.cost, 4)
+
+
+def test_networks_that_were_trained_apart_can_be_verified(pair, tmp_path):
+    made = nclib.Record.load(f"{pair.folder}/record.json")
+    assert compare(made, make_again(made, tmp_path)).state == "same"
+
+
+def test_two_pairs_of_co_teaching_networks_are_two_members(tmp_path):
+    record = nclib.run(
+        "ncr", **{**APART, "loss": None, "warmup_epochs": 1}, networks=2, out=tmp_path, progress=False
+    )
+    members = [load_record(tmp_path / name / "record.json") for name in record.parts]
+    single = [member.metrics["test"]["rsum"] for member in members]
+    assert record.metrics["single"]["rsum"] == pytest.approx(sum(single) / 2)
+
+
+@pytest.mark.parametrize(
+    ("method", "values", "said"),
+    [
+        ("plain", {"networks": 0}, "networks=0: must be a whole number, at least 1"),
+        ("plain", {"networks": "2"}, "networks='2': must be a whole number"),
+        ("plain", {"networks": 3, "seed": 2**31 - 2000}, r"at most 2147483647; give a smaller seed"),
+        ("mrl", {"networks": 2}, "unknown parameter 'networks'; only runs on pairs have it"),
+    ],
+)
+def test_bad_numbers_of_networks_are_refused(method, values, said):
+    with pytest.raises(ValueError, match=said):
+        nclib.resolve(method, **values)

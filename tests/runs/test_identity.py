@@ -10,9 +10,11 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 import nclib
 from nclib import label_noise, methods
+from nclib.common.files import digest
 from nclib.methods.base import METHODS
 from nclib.methods.l2rm import L2RM
 from nclib.runs import Settings, experiment_of, identity
@@ -94,6 +96,38 @@ def test_the_last_number_of_what_is_named_counts(monkeypatch):
     assert identity.since(method="l2rm") == identity.since(method="l2rm", model="sgr") == 3
     assert identity.since(method="ncr", model="sgr") == 2
     assert (identity.since(method="ncr"), identity.since(solver="exact")) == (1, 4)
+
+
+@pytest.mark.parametrize(
+    ("method", "own"),
+    [
+        ("plain", {"dataset": "planted", "model": "bow", "mrate": 0.4}),
+        ("mrl", {"dataset": "planted_category"}),
+    ],
+)
+def test_a_seed_of_the_noise_draws_nothing_else(method, own, tmp_path):
+    experiment = experiment_of(method)
+
+    def loaded(**seeds: int):
+        settings = experiment.resolve(**own, **seeds)
+        run = experiment.load(settings, tmp_path, torch.device("cpu"))
+        weights = [p for network in run.trainer.networks for p in network.parameters()]
+        order = run.trainer.generator("pairs").initial_seed()
+        return settings, run.noise.checksum, [digest(p.detach().numpy().tobytes()) for p in weights], order
+
+    usual, noise, weights, order = loaded(seed=1)
+    other, noise_0, weights_0, order_0 = loaded(seed=1, noise_seed=0)
+    assert (noise_0, weights_0, order_0) == (loaded(seed=0)[1], weights, order)
+    assert noise != noise_0
+    assert experiment.name(other) != experiment.name(usual)
+    assert "-noise0-s1-" in experiment.name(other)
+    assert loaded(seed=1, noise_seed=1)[0] == usual
+    assert "noise_seed" not in usual.flat()
+    assert experiment.read(other.flat()) == other
+    file = tmp_path / "noise.npz"
+    file.touch()
+    with pytest.raises(ValueError, match=r"noise_seed=0 and noise_file=.*nothing is drawn; give one of them"):
+        experiment.resolve(**own, noise_seed=0, noise_file=file)
 
 
 CELLS = {
