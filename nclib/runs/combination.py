@@ -132,7 +132,8 @@ def combined(
             scores[split].append(trainer.score(splits[split]))
         parameters += trainer.n_parameters
     tested = metrics_of(torch.stack(scores["test"]), splits["test"])
-    cost = {k: round(sum(r.cost[k] for r in records), 2) for k in ("seconds", "test_seconds")}
+    summed = [k for k in ("seconds", "cpu_seconds", "test_seconds") if all(k in r.cost for r in records)]
+    cost = {k: round(sum(r.cost[k] for r in records), 2) for k in summed}
     cost["peak_memory_mb"] = max(record.cost["peak_memory_mb"] for record in records)
     about = {k: v for k, v in records[0].environment.items() if k in ("numerics", "own_code")}
     about["parts"] = [record.name for record in records]
