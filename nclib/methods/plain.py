@@ -5,16 +5,20 @@ hardest-negative triplet of VSE++ (Faghri et al., BMVC 2018) fits mismatched pai
 InfoNCE degrades gently; two losses are bounded for each pair, so that a wrong one cannot dominate: InfoNCE
 with reverse cross entropy, which L2RM warms up with, and generalised cross entropy (Zhang and Sabuncu,
 NeurIPS 2018). The complementary loss is the method ``rcl``. Models with a loss of their own, PVSE, PCME,
-VSRN, HREM and SBE, can be trained with that.
+VSRN, HREM and SBE, can be trained with that. With ``ema`` an exponential moving average of the weights is
+validated and tested in place of the weights themselves.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
 
 from nclib import losses
-from nclib.methods.base import Batch, Loop, Method, Options, Terms, option, register
+from nclib.methods.base import Batch, Loop, Method, Options, StepTerms, Terms, option, register
 from nclib.models import Matcher
 
 SOFTMAX = {  # losses (B,) of similarities (B, B), from the options
@@ -34,6 +38,12 @@ class PlainOptions(Options):
     margin: float = option(0.2, above=0, help="margin alpha of the triplet loss")
     tau: float = option(0.05, above=0, help="temperature of the losses other than the triplet")
     q: float = option(0.7, above=0, high=1, help="exponent of generalised cross entropy")
+    ema: float = option(
+        0.0,
+        low=0,
+        below=1,
+        help="decay of a moving average (EMA) of the weights after warm-up; 0: none",
+    )
 
 
 @register("plain", summary="one loss on all pairs: triplet, InfoNCE, or one that is bounded for each pair")
@@ -41,6 +51,7 @@ class Plain(Method):
     """Ordinary training on all pairs, matched or not."""
 
     Options = PlainOptions
+    trained: dict[str, Tensor] | None = None  # weights that go on training; the network holds their average
 
     def prepare(self, network: Matcher) -> Matcher:
         if self.options.loss == "own" and type(network).own_loss is Matcher.own_loss:
@@ -56,10 +67,29 @@ class Plain(Method):
         return self._terms(loop, batch, negatives="mean")
 
     def begin_epoch(self, loop: Loop) -> Iterable[Batch]:
+        if self.options.ema:
+            self.average = _copy(loop)
+            loop.networks[loop.active].load_state_dict(self.trained or self.average)
         return loop.batches(purpose="pairs")
 
-    def step(self, loop: Loop, batch: Batch) -> Terms:
-        return self._terms(loop, batch, negatives="hardest")
+    def step(self, loop: Loop, batch: Batch) -> StepTerms:
+        terms = self._terms(loop, batch, negatives="hardest")
+        return self._averaged(loop, terms) if self.options.ema else terms
+
+    def _averaged(self, loop: Loop, terms: Terms) -> Iterator[Terms]:
+        """Yield the terms, then move the average towards the weights that the optimiser's step gave."""
+        yield terms
+        for name, value in loop.networks[loop.active].state_dict().items():
+            if value.is_floating_point():
+                self.average[name].lerp_(value, 1 - self.options.ema)
+            else:
+                self.average[name].copy_(value)
+
+    def end_epoch(self, loop: Loop) -> None:
+        """Put the average in place: it is what is validated, kept and tested."""
+        if self.options.ema:
+            self.trained = _copy(loop)
+            loop.networks[loop.active].load_state_dict(self.average)
 
     def _terms(self, loop: Loop, batch: Batch, negatives: str) -> Terms:
         if self.options.loss == "own":
@@ -70,3 +100,13 @@ class Plain(Method):
         if self.options.loss in SOFTMAX:
             return {self.options.loss: SOFTMAX[self.options.loss](S, self.options).mean()}
         return {"triplet": losses.triplet(S, self.options.margin, negatives).sum()}
+
+    def state(self) -> dict[str, Any]:
+        return {} if self.trained is None else {"trained": self.trained}
+
+    def load_state(self, loop: Loop, state: dict[str, Any]) -> None:
+        self.trained = state.get("trained")
+
+
+def _copy(loop: Loop) -> dict[str, Tensor]:
+    return {name: value.clone() for name, value in loop.networks[loop.active].state_dict().items()}

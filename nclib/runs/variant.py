@@ -12,7 +12,7 @@ from nclib.data.registry import datasets
 from nclib.methods.decl import published_warmup
 from nclib.runs import weights
 from nclib.runs.combination import JOINED
-from nclib.runs.identity import UNSAID, naming
+from nclib.runs.identity import UNSAID, former, naming
 from nclib.runs.presets import PAPER
 from nclib.runs.tasks import experiment_of
 
@@ -52,7 +52,9 @@ def variant(settings: Mapping[str, Any]) -> str:
     usual = usual_settings(*(str(settings.get(k, "")) for k in ("method", "model", "dataset", "preset")))
     if usual is None:
         return "method unknown to this version"
-    usual, mine = usual | UNSAID | _at_rate(settings), _flat(settings)
+    parts = ("", str(settings["method"]), "model_options")
+    added = UNSAID | {k: v for part in parts for k, v in former(part).items()}
+    usual, mine = added | usual | _at_rate(settings), _flat(settings)
     if (vectors := published_vectors(settings)) and mine.get("text", "bigru") == "bigru":
         usual, mine = usual | {"word_vectors": vectors}, {"word_vectors": "none"} | mine
     return in_words({k: v for k, v in mine.items() if k in usual and v != usual[k]})

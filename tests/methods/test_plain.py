@@ -1,0 +1,32 @@
+"""Plain training with averaged weights, against a plain loop over the steps."""
+
+import torch
+from tiny import run
+
+import nclib
+from nclib.runs.pair_trainer import PairTrainer
+from nclib.runs.variant import variant
+
+
+def test_an_average_of_the_weights_is_validated_and_tested(tmp_path, monkeypatch):
+    minimise, steps = PairTrainer._minimise, []
+
+    def noted(self, terms):
+        minimise(self, terms)
+        steps.append([p.detach().double() for p in self.networks[0].parameters()])
+
+    monkeypatch.setattr(PairTrainer, "_minimise", noted)
+    whole = {"loss": "gce", "mrate": 0.0, "lr": 0.02}
+    usual = run("plain", tmp_path, **whole)
+    n = usual.curves[0]["steps"]
+    average = steps[n - 1]  # after warm-up
+    for weights in steps[n:]:
+        average = [0.8 * mean + 0.2 * now for mean, now in zip(average, weights, strict=True)]
+    record = run("plain", tmp_path, **whole, ema=0.8)
+    assert [row["loss_gce"] for row in record.curves] == [row["loss_gce"] for row in usual.curves]
+    assert record.best_epoch == len(record.curves)
+    found = nclib.open_run(record).trainer.networks[0].parameters()
+    for mean, weight in zip(average, found, strict=True):
+        torch.testing.assert_close(weight.detach().double(), mean, rtol=1e-4, atol=1e-6)
+    assert "ema=0.8" in variant(record.settings)
+    assert record.name != usual.name
