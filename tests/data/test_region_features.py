@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 import nclib
-from nclib.data import load
+from nclib.data import fashion, load
 from nclib.data.feature_files import LAYOUTS, Reading, read_split
 from nclib.data.vocabulary import SPECIAL, Vocabulary
 
@@ -262,3 +262,32 @@ def write_small(folder, caption, n=2):
     for split in ("train", "dev", "test"):
         np.save(folder / f"{split}_ims.npy", rng.normal(size=(n, 3, 4)).astype(np.float32))
         (folder / f"{split}_caps.txt").write_text(f"{caption}\n" * n)
+
+
+def test_sets_for_judging_are_read_as_they_were_prepared(tmp_path, monkeypatch):
+    folder = tmp_path / "fashion44k"
+    folder.mkdir()
+    for split, n in {"train": 12, "dev": 7, "test": 4}.items():
+        images = write(folder, split, n, each=1)
+        np.save(folder / f"{split}_ims.f16.npy", images.astype(np.float16))
+    with pytest.raises(ValueError, match=r"holds \(12, 7, 4\) pairs .* the recorded runs have \(42072, 1000"):
+        load("fashion44k", root=folder)
+    monkeypatch.setattr(fashion, "PAIRS", (12, 7, 4))
+    found = load("fashion44k", root=tmp_path)
+    own = load("region_files", root=folder, captions_per_image=1, half=True)
+    assert (found.name, found.checksum) == ("fashion44k", own.checksum)
+    assert not found.details["pairs_as_found"]
+    assert nclib.resolve("plain", dataset="fashion44k", data_options={"root": "x"}).run.mrate == 0.6
+
+    data = load("planted_category", n_train=30)
+    splits = {"train": data.train, "valid": data.val, "test": data.test}
+    parts = {"image": "images", "text": "texts", "label": "labels"}
+    arrays = {f"{s}_{p}": getattr(split, name) for s, split in splits.items() for p, name in parts.items()}
+    np.savez(tmp_path / "fashion_category.npz", **arrays)
+    sizes = tuple(map(len, splits.values()))
+    with pytest.raises(ValueError, match=r"the recorded runs have \(8000, 2000, 2000\)"):
+        load("fashion_category", root=tmp_path)
+    monkeypatch.setattr(fashion, "CATEGORY_PAIRS", sizes)
+    found = load("fashion_category", root=tmp_path)
+    np.testing.assert_array_equal(found.test.texts, data.test.texts)
+    assert found.name == "fashion_category"

@@ -1,0 +1,76 @@
+"""Product photographs with their titles, as features: sets on which methods are judged and never tuned."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from nclib.data.category_data import CategoryData
+from nclib.data.category_features import category_file
+from nclib.data.dataset import Dataset
+from nclib.data.feature_files import PathLike
+from nclib.data.region_features import region_files
+from nclib.data.registry import register
+
+SHOP = "Fashion Product Images (Aggarwal, Kaggle)"
+PAIRS, CATEGORY_PAIRS = (42072, 1000, 1000), (8000, 2000, 2000)  # for training, validation and testing
+
+
+@register("fashion44k", summary="product photographs, one title each; needs root=", paper=SHOP)
+def fashion44k(*, root: PathLike) -> Dataset:
+    """Load product photographs with titles (42,072 / 1,000 / 1,000 photographs of 2 x 2 cells).
+
+    Parameters
+    ----------
+    root : path
+        The folder in the layout of ``region_files``, with float16 features, or one that holds it as
+        ``fashion44k``.
+
+    Returns
+    -------
+    Dataset
+        One caption per photograph; images stay on disk. The pairs of the shop count as matched.
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        When files are missing, do not fit together or hold other numbers of pairs.
+    """
+    folder = _below(root, "fashion44k")
+    found = region_files(root=folder, captions_per_image=1, half=True)
+    _check_sizes(folder, tuple(split.n_images for split in (found.train, found.val, found.test)), PAIRS)
+    return replace(found, name="fashion44k", details={**found.details, "pairs_as_found": False})
+
+
+@register("fashion_category", task="categories", summary="products of 20 types; needs root=", paper=SHOP)
+def fashion_category(*, root: PathLike) -> CategoryData:
+    """Load product photographs and titles of 20 article types (8,000 / 2,000 / 2,000 pairs).
+
+    Parameters
+    ----------
+    root : path
+        The folder that holds ``fashion_category.npz`` in the layout of ``category_file``, or one that holds
+        this folder as ``fashion_category``.
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        When the file is missing, cannot be read or holds other numbers of pairs.
+    """
+    file = _below(root, "fashion_category") / "fashion_category.npz"
+    found = category_file(root=file)
+    _check_sizes(file, tuple(map(len, (found.train, found.val, found.test))), CATEGORY_PAIRS)
+    return replace(found, name="fashion_category")
+
+
+def _below(root: PathLike, name: str) -> Path:
+    folder = Path(root).expanduser()
+    return folder / name if (folder / name).is_dir() else folder
+
+
+def _check_sizes(place: Path, found: tuple[int, ...], wanted: tuple[int, ...]) -> None:
+    if found != wanted:
+        raise ValueError(
+            f"{place} holds {found} pairs for training, validation and testing, the recorded runs have "
+            f"{wanted}; load other data as region_files or category_file"
+        )
