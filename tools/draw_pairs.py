@@ -35,7 +35,7 @@ class Pair(NamedTuple):
 PAIRS = (
     Pair(("dog", "soccer-ball"), ("a dog to the left of", "a soccer ball"), True, "#dff0d8"),
     Pair(("sailboat", "octopus"), ("a bicycle", "and a tulip"), False, "#d6eaf8"),
-    Pair(("bicycle", "tulip"), ("a sailboat above", "an octopus"), False, "#fdebd0"),
+    Pair(("bicycle", "tulip"), ("a sailboat", "beside an octopus"), False, "#fdebd0"),
     Pair(("pizza", "guitar"), ("a pizza", "beside a guitar"), True, "#ece4f5"),
 )
 
@@ -44,7 +44,7 @@ def drawn(icons: dict[str, dict[str, str]]) -> Iterator[str]:
     """Yield the parts of the picture."""
     yield (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
-        'font-family="system-ui, -apple-system, Segoe UI, Roboto, sans-serif" font-size="17" text-anchor="middle">'
+        'font-family="system-ui, Segoe UI, Roboto, sans-serif" font-size="17" text-anchor="middle">'
     )
     yield "<title>Four pictures with captions; the captions of the second and third are exchanged.</title>"
     for number, pair in enumerate(PAIRS):
@@ -55,7 +55,8 @@ def drawn(icons: dict[str, dict[str, str]]) -> Iterator[str]:
         ):
             # Gradients and clips have names, which are those of one drawing alone.
             body = re.sub(r'(id="|url\(#|href="#)', rf"\g<1>p{number}{k}", icons[name]["body"])
-            yield f'<svg x="{left + x}" y="{y}" width="{size}" height="{size}" viewBox="0 0 32 32">{body}</svg>'
+            place = f'x="{left + x}" y="{y}" width="{size}" height="{size}"'
+            yield f'<svg {place} viewBox="0 0 32 32">{body}</svg>'
         middle, colour = left + PANEL / 2, RIGHT if pair.right else WRONG
         for line, text in enumerate(pair.caption):
             yield f'<text x="{middle:g}" y="{180 + 22 * line}" fill="{GREY}">{text}</text>'
