@@ -27,13 +27,13 @@ RATES = (0.0, 0.2, 0.4, 0.6)
 NOTE = (
     "rSum, the sum of six recalls, at most 600, on the 1,000 test photographs of Flickr8K: one small model "
     "(`bow`, preset `standard`), captions of whole images exchanged at random, epoch selected on validation; "
-    "mean of {least} to {most} seeds, standard deviations up to {spread:.0f}; CPU, one thread. *Italic*: a run "
-    "was tested in its warm-up. CRANK was developed on the validation photographs of this set."
+    "mean of {least} to {most} seeds, standard deviations up to {spread:.0f}; CPU, one thread. "
+    "*Italic*: a run was tested in its warm-up. CRANK was developed on the validation photographs of this set."
 )
 SAID = (
-    "**Wrong pairs ruin training**: with {rate:.0%} of them InfoNCE keeps {infonce:.0f} of {clean:.0f}. **The "
-    "loss matters most**: generalised cross entropy, one line in place of InfoNCE, keeps {gce:.0f}; L2RM, with "
-    "mixture, transport and rematching, {l2rm:.0f}."
+    "**Wrong pairs ruin training**: with {rate:.0%} of them InfoNCE keeps {infonce:.0f} of {clean:.0f}. "
+    "**The loss matters most**: generalised cross entropy, one line in place of InfoNCE, keeps {gce:.0f}; "
+    "L2RM, with mixture, transport and rematching, {l2rm:.0f}."
 )
 
 
