@@ -28,7 +28,7 @@ NOTE = (
     "rSum, the sum of six recalls, at most 600, on the 1,000 test photographs of Flickr8K: one small model "
     "(`bow`, preset `standard`), captions of whole images exchanged at random, epoch selected on validation; "
     "mean of {least} to {most} seeds, standard deviations up to {spread:.0f}; CPU, one thread. "
-    "*Italic*: a run was tested in its warm-up. CRANK was developed on the validation photographs of this set."
+    "*Italic*: a run was tested in its warm-up. CRANK was developed on this set's validation photographs."
 )
 SAID = (
     "**Wrong pairs ruin training**: with {rate:.0%} of them InfoNCE keeps {infonce:.0f} of {clean:.0f}. "
