@@ -289,8 +289,8 @@ class Experiment(ABC, Generic[T, D, N]):
             noise = f"{self.rate_letter}{run.noise_rate:g}-{run.protocol}"
             noise += "" if run.noise_seed is None else f"-noise{run.noise_seed}"
         named: list[str] = [getattr(run, kind) for kind in self.catalogues]
-        n = len(self.apart(settings))
-        named += [noise, f"s{run.seed}", *([f"x{n}"] if n > 1 else [])]
+        trained = len(self.apart(settings))
+        named += [noise, f"s{run.seed}"] + ([f"x{trained}"] if trained > 1 else [])
         return "-".join([self.method, *named, self.fingerprint(settings, data)[:8]])
 
     def fingerprint(self, settings: Settings, data: str = "") -> str:

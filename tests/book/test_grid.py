@@ -167,19 +167,25 @@ def names_of(tmp_path, folder="runs"):
 @pytest.mark.exhaustive
 @pytest.mark.grid
 def test_runs_are_made_once_and_failures_are_named(drive, tmp_path, capfd):
-    bad = {**SMALL, "data_options": {"n_train": -5}}
-    assert drive(SMALL, bad, more=["--cores", 2]) == 1
+    bad, pair = {**SMALL, "data_options": {"n_train": -5}}, {**SMALL, "networks": 2}
+    assert drive(SMALL, pair, bad, more=["--cores", 2]) == 1
     said = capfd.readouterr().out
     assert "plain-vse-planted-s0-n_train=-5-epochs=1-warmup_epochs=0: ValueError: " in said
     assert "\n  nclib run plain --data_options.n_train -5 --dataset planted " in said
-    assert said.splitlines()[-1].startswith("g: 1 of 2 runs recorded in ")
-    (name,) = names_of(tmp_path)
-    path = tmp_path / "runs" / "records" / "g" / f"{name}.json"
+    assert said.splitlines()[-1].startswith("g: 2 of 3 runs recorded in ")
+    two, one = sorted(names_of(tmp_path), key=len, reverse=True)
+    path = tmp_path / "runs" / "records" / "g" / f"{one}.json"
     assert Record.load(path).settings["epochs"] == 1
+    recorded = {
+        row.content["name"]: row.settings.get("networks", 1) for row in rows(tmp_path / "records" / "g.csv")
+    }
+    pair_of = Record.load(path.with_stem(two))
+    assert recorded == {Record.load(path).name: 1, pair_of.name: 2}
+    assert pair_of.parts[0] == Record.load(path).name  # made once, for both
     path.unlink()  # recorded in the table all the same
-    assert drive(SMALL) == 0
+    assert drive(SMALL, pair) == 0
     assert not path.exists()
-    assert capfd.readouterr().out.startswith("g: 1 of 1 runs recorded in ")
+    assert capfd.readouterr().out.startswith("g: 2 of 2 runs recorded in ")
 
 
 LONG = {**SMALL, "epochs": 40, "mrate": 0.2}
