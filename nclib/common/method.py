@@ -28,9 +28,9 @@ class TrainingMethod(ABC):
     Options : type
         Frozen dataclass whose fields are declared with :func:`~nclib.common.options.option`.
     settings : dict of str to dict
-        Values of schedule and options that the paper sets, under the name of a data set, or under ``"quick"``
-        or ``"standard"`` for the preset of that name. They override the general preset; what the user gives
-        overrides them.
+        Values of schedule and options that the paper sets, under the name of a data set, under ``"quick"``
+        or ``"standard"`` for the preset of that name, or under ``"always"`` for all of these. They override
+        the general preset; what the user gives overrides them.
     """
 
     Options: ClassVar[type]

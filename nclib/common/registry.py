@@ -117,14 +117,15 @@ class Registry(Generic[T]):
         Returns
         -------
         dict
-            By name; empty where the paper says nothing.
+            By name, those under ``always`` among them; empty where the paper says nothing.
 
         Raises
         ------
         ValueError
             For an unknown name.
         """
-        return dict(getattr(self[name].factory, "settings", {}).get(key, {}))
+        own = getattr(self[name].factory, "settings", {})
+        return {**own.get("always", {}), **own.get(key, {})}
 
     def register(self, name: str, *, summary: str, paper: str = "") -> Callable[[C], C]:
         """Return a decorator that registers a class or function under ``name``, and returns it unchanged.

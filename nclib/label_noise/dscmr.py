@@ -81,7 +81,8 @@ class DSCMR(DeepMethod):
 
     Options = DSCMROptions
     settings: ClassVar[dict[str, dict[str, Any]]] = {
-        name: {"batch_size": 100, **PUBLISHED} for name in ("wikipedia", "nuswide", "xmedianet")
+        "always": {"lr_schedule": "constant"},
+        **{name: {"batch_size": 100, **PUBLISHED} for name in ("wikipedia", "nuswide", "xmedianet")},
     }
 
     def build(self, shape: Shape) -> nn.Module:

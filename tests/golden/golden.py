@@ -187,6 +187,7 @@ LABELS: dict[str, Any] = {
     "epochs": 2,
     "batch_size": 32,
     "lr": 2e-4,
+    "lr_schedule": "cosine",
     "hidden": 16,
     "dim": 8,
     "data_options": {

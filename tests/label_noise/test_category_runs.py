@@ -18,6 +18,7 @@ from nclib.runs import checkpoint, epoch_arrays, experiment_of, resolve
 from nclib.runs.label_trainer import LabelTrainer, retrieval_map
 from nclib.runs.labels import neighbours
 from nclib.runs.options import LabelSchedule
+from nclib.runs.presets import PRESETS
 from nclib.runs.record import RECALLS, Record
 
 TINY = {
@@ -141,6 +142,13 @@ def test_rate_falls_as_a_cosine_or_stays(tmp_path):
     expected = [1e-3 * 0.5 * (1 + np.cos(np.pi * e / 4)) for e in range(4)]
     assert falling == pytest.approx(expected)
     assert {row["lr"] for row in run(tmp_path, "mrl", lr_schedule="constant").curves} == {1e-3}
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_baselines_keep_their_rate_where_their_own_code_does(preset):
+    kept = {m for m in DEEP if resolve(m, preset=preset).schedule.lr_schedule == "constant"}
+    assert kept == {"acmr", "dcca", "dccae", "dscmr", "sdml"}
+    assert resolve("sdml", preset=preset, lr_schedule="cosine").schedule.lr_schedule == "cosine"
 
 
 def test_map_of_the_record_is_the_exact_one(tmp_path):
