@@ -344,7 +344,7 @@ def _attributes(style: re.Match[str]) -> str:
 def summary(audit: Findings) -> str:
     """Return what an audit found in a few lines: the share of wrong pairs, and the first suspects."""
     pairs, share = audit.pairs, audit.share
-    lines = [f"{len(pairs):,} pairs of {len(pairs.images):,} pictures"]
+    lines = [*audit.warnings, f"{len(pairs):,} pairs of {len(pairs.images):,} pictures"]
     if pairs.problems:
         reasons = Counter(pairs.problems.values()).most_common(PRINTED)
         said = "; ".join(f"{_plain(reason)} ({n:,})" for reason, n in reasons)
@@ -352,6 +352,7 @@ def summary(audit: Findings) -> str:
     if np.isfinite(share.value):
         interval = f"{share.low:.1%} to {share.high:.1%}"
         lines.append(f"about {share.value:.1%} are wrong ({interval}) by the score {audit.score}")
+    lines += audit.findings
     lines += filter(None, (audit.assumption, audit.weakness()))
     # Who labelled a pair knows it: what to look at next are the others.
     to_see = audit.table["p_wrong"].notna() & ~audit.table["id"].isin(list(audit.labels))

@@ -72,6 +72,14 @@ class Findings:
     patterns : list of dict
         ``kind`` ("swap", "shift" or "orphan"), ``ids``, ``by`` (rows or pictures of a shift, else None)
         and ``unit`` of ``by``.
+    warnings, findings : list of str
+        Sentences that come first: why the share is not to be trusted; and what else was found, such as
+        captions that stand on many pictures.
+    cosine_share : Share or None
+        Share of wrong pairs by the cosine alone, which depends on no other pair.
+    repeats : DataFrame
+        Captions that stand on many pictures, and pictures with many captions: ``kind`` ("caption" or
+        "picture"), ``name``, ``times``, and ``wrong``, the expected share of its pairs that are wrong.
     """
 
     pairs: Pairs
@@ -88,6 +96,15 @@ class Findings:
     plan: Partners = field(repr=False)
     proposed: Array = field(repr=False)
     labels: dict[str, str] = field(default_factory=dict, repr=False)
+    warnings: list[str] = field(default_factory=list)
+    findings: list[str] = field(default_factory=list)
+    cosine_share: Share | None = None
+    repeats: pd.DataFrame = field(default_factory=pd.DataFrame, repr=False)
+
+    @property
+    def ask_first(self) -> bool:
+        """Whether parts of the audit disagree, so that labels of :meth:`ask` are worth more than its answer."""
+        return bool(self.warnings)
 
     def partners(self, k: int = 3) -> pd.DataFrame:
         """Return the k best other pictures of every suspect caption, and captions of every picture.
@@ -328,6 +345,9 @@ class Findings:
             "pictures": pairs.n_images,
             "not_judged": len(pairs.problems),
             "share": self.share._asdict(),
+            "cosine_share": self.cosine_share and self.cosine_share._asdict(),
+            "warnings": self.warnings,
+            "findings": self.findings,
             "assumption": self.assumption,
             "threshold": self.curves["threshold"],
             "reliability": self.curves["reliability"],
