@@ -18,6 +18,8 @@ from nclib.auditing.neighbours import Neighbours
 from nclib.auditing.pairs import Indices, Pairs, exchange
 
 Array = NDArray[Any]
+#: Largest scaling of the total mass: it grows without end where the edges cannot carry the mass.
+LARGEST = 1e200
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,7 @@ def solve_plan(
     u, v = np.ones(n), np.ones(m)
     by_row, violation, step = kernel @ v, np.inf, 0
     for step in range(1, max_iter + 1):
-        w = mass / (u @ by_row)
+        w = mass / max(u @ by_row, mass / LARGEST)
         u = np.minimum(1.0, supply / np.maximum(w * by_row, 1e-300))
         by_column = across @ u
         v = np.minimum(1.0, demand / np.maximum(w * by_column, 1e-300))

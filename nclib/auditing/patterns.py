@@ -1,4 +1,4 @@
-"""Patterns of mistakes: duplicates, repeated captions, swapped pairs, shifted runs of rows."""
+"""Patterns of mistakes: swapped pairs, shifted runs of rows, captions without a picture."""
 
 from __future__ import annotations
 
@@ -9,50 +9,12 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from nclib.auditing.neighbours import Neighbours
-from nclib.auditing.pairs import Pairs, blocks, exchange
+from nclib.auditing.pairs import Pairs, exchange
 from nclib.auditing.scores import cosine
 
 Array = NDArray[Any]
-#: An exact duplicate is at most this far in cosine; a near one is this much nearer than the median neighbour.
-EXACT, NEAR = 1e-5, 0.1
 #: Rows and pictures that a run may be moved by; shortest run; log odds beyond chance.
 OFFSETS, SHORTEST, SURE = (-2, -1, 1, 2), 3, 5.0
-#: Pictures that share one caption before it counts as boilerplate: this many, and this share of all pairs.
-REPEATED, REPEATED_SHARE = 5, 0.001
-
-
-def duplicates(pairs: Pairs, neighbours: Neighbours) -> tuple[Array, Array]:
-    """Return, per pair, the row of an earlier pair with the same picture or caption, (M,) each, -1 for none.
-
-    Pictures count as the same when their embeddings are equal or at a tenth of the median distance to the
-    nearest picture; captions when their texts are equal but for case and spaces, or without texts, as
-    pictures do. Pairs of one and the same picture row do not count.
-    """
-    first_pair = np.full(pairs.n_images, -1)
-    rows = np.arange(len(pairs))
-    first_pair[pairs.image_of[::-1]] = rows[::-1]
-    images = _earlier(pairs.images, neighbours.similar_images, neighbours.similar_image_cosines)
-    # The earlier picture counts by its first pair; it may have none.
-    images[~pairs.usable_images] = -1
-    same_image = np.where(images >= 0, first_pair[images], -1)[pairs.image_of]
-    if pairs.texts is None:
-        captions = _earlier(pairs.captions, neighbours.similar_captions, neighbours.similar_caption_cosines)
-        captions[~pairs.usable] = -1
-    else:
-        group, start = _groups(pairs.texts)
-        captions = np.where(start[group] < rows, start[group], -1)
-        captions[np.array([not text.strip() for text in pairs.texts])] = -1
-    return same_image, captions
-
-
-def boilerplate(pairs: Pairs) -> NDArray[np.bool_]:
-    """Return which pairs have a caption that many pictures share, (M,)."""
-    if pairs.texts is None:
-        return np.zeros(len(pairs), bool)
-    group, _ = _groups(pairs.texts)
-    distinct = pd.DataFrame({"group": group, "image": pairs.image_of}).groupby("group")["image"].nunique()
-    many: Array = distinct.to_numpy()[group] >= max(REPEATED, REPEATED_SHARE * len(pairs))
-    return many
 
 
 def swaps(image_of: Array, partner: Array) -> list[tuple[int, int]]:
@@ -154,28 +116,3 @@ def find_patterns(
     lost = (p_wrong >= 0.5) & (proposed < 0) & ~taken
     lost[placed] = False
     return found + [{"kind": "orphan", "ids": [i], **alone} for i in ids[lost]]
-
-
-def _earlier(rows: Array, ids: Array, cosines: Array) -> Array:
-    """Return the first row that is equal, or else the first near one in the list; -1 for none."""
-    # Equal rows have equal sums of their bits times fixed odd numbers, in wrapping whole numbers.
-    odd = np.random.default_rng(0).integers(0, 2**63, rows.shape[1], dtype=np.uint64) | np.uint64(1)
-    key = np.empty(len(rows), np.uint64)
-    for part in blocks(len(rows)):
-        bits = np.ascontiguousarray(rows[part], np.float32).view(np.uint32)
-        key[part] = (bits * odd).sum(1)
-    _, first, group = np.unique(key, return_index=True, return_inverse=True)
-    nearest = cosines[np.isfinite(cosines).any(1)].max(1) if cosines.size else cosines.reshape(-1)
-    reach = max(EXACT, NEAR * float(1 - np.median(nearest))) if len(nearest) else EXACT
-    own = np.arange(len(rows))
-    same = (1 - cosines <= reach) & (ids >= 0) & (ids < own[:, None])
-    lowest = np.where(same, ids, len(rows)).min(1, initial=len(rows))
-    lowest = np.minimum(lowest, np.where(first[group] < own, first[group], len(rows)))
-    return np.where(lowest < len(rows), lowest, -1)
-
-
-def _groups(texts: list[str]) -> tuple[Array, Array]:
-    group, _ = pd.factorize(pd.Series([" ".join(t.casefold().split()) for t in texts], dtype=object))
-    start = np.full(group.max() + 1, len(texts))
-    np.minimum.at(start, group, np.arange(len(texts)))
-    return group, start

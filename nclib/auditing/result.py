@@ -16,10 +16,13 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from nclib.auditing.copies import copies_of, first_pair
+from nclib.auditing.findings import MARKS, about_marks, marks_warning
+from nclib.auditing.labels import relabelled
 from nclib.auditing.neighbours import Neighbours
 from nclib.auditing.pairs import Pairs
 from nclib.auditing.partners import Partners
-from nclib.auditing.share import Calibration, Share, relabelled
+from nclib.auditing.share import Calibration, Share
 from nclib.common.checks import check_array, check_count
 from nclib.common.files import digest, replacing, write_atomically
 from nclib.noise import calibration as compare
@@ -32,8 +35,10 @@ COLUMNS = (
     *("image_duplicate_of", "caption_duplicate_of"),
 )
 ASSUMPTION = (
-    "The probabilities hold if wrong pairs are like captions exchanged at random among these pairs. Wrong "
-    "captions that are related to the picture get too low a probability, and make the share too low."
+    "The share is that of captions that do not belong to their picture at all, as captions exchanged at "
+    "random do not. Wrong captions that are related to the picture, such as those of a similar one, look "
+    "right to any embedding: neither share nor probabilities show them. Marks of the pairs whose label "
+    "teaches most show how many there are."
 )
 #: Pairs at least this likely to be wrong are called wrong, and are not kept.
 WRONG_FROM = 0.5
@@ -100,10 +105,11 @@ class Findings:
     findings: list[str] = field(default_factory=list)
     cosine_share: Share | None = None
     repeats: pd.DataFrame = field(default_factory=pd.DataFrame, repr=False)
+    kind: Array = field(kw_only=True, repr=False)
 
     @property
     def ask_first(self) -> bool:
-        """Whether parts of the audit disagree, so that labels of :meth:`ask` are worth more than its answer."""
+        """Whether parts of the audit disagree, so that labels of :meth:`ask` come before its answer."""
         return bool(self.warnings)
 
     def partners(self, k: int = 3) -> pd.DataFrame:
@@ -240,20 +246,26 @@ class Findings:
         -------
         Audit
             Labelled pairs have probability 0 or 1. The probabilities of the others and the share follow
-            :func:`nclib.auditing.share.relabelled`. Partners and patterns are as before.
+            :func:`nclib.auditing.labels.relabelled`. Partners and patterns are as before. Labels that
+            contradict each other or the scores are named in :attr:`findings`.
         """
-        told = {**self.labels, **self._labels(labels)}
+        new, double = self._labels(labels)
+        told = {**self.labels, **new}
         sure = {k: v == "wrong" for k, v in told.items() if v != "unsure"}
         rows = np.array([self.pairs.row_of[k] for k in sure], np.int64)
         wrong = np.array(list(sure.values()), bool)
         judged = self.pairs.usable[rows]
         score = self.table["score"].to_numpy()
-        calibration, assumption = self.calibration, self.assumption
+        calibration, assumption, doubted = self.calibration, self.assumption, list[str]()
+        settings: dict[str, float] = {"labels": len(rows)}
         if judged.any():
-            given = score[self.pairs.usable]
-            calibration = relabelled(calibration, given, score[rows[judged]], wrong[judged])
+            given, of = score[self.pairs.usable], rows[judged]
+            made = relabelled(calibration, given, score[of], self.kind[of], wrong[judged])
+            calibration = made.calibration
+            settings |= {"mistaken_labels": made.rate, "labels_contradict": made.unseen}
+            doubted = [self.pairs.ids[row] for row in of[made.doubted]]
             assumption = f"{ASSUMPTION} They are corrected by {len(rows)} labels given by a person."
-        table = with_probabilities(self.table, self.pairs, calibration)
+        table = with_probabilities(self.table, self.pairs, calibration, self.kind)
         for name in ("p_wrong", "p_low", "p_high"):
             table.loc[rows, name] = wrong.astype(float)
         table["rank"] = _rank(table)
@@ -263,24 +275,41 @@ class Findings:
             share=calibration.share,
             curves={**self.curves, "threshold": threshold_costs(table)},
             assumption=assumption,
-            settings={**self.settings, "labels": len(rows)},
+            settings=self.settings | settings,
             labels=told,
+            warnings=[w for w in self.warnings if not w.startswith(MARKS)]
+            + marks_warning(self.calibration.share, calibration.share, settings.get("labels_contradict", 0)),
+            findings=[f for f in self.findings if not f.startswith(MARKS)]
+            + about_marks(double, self._apart(sure), doubted),
         )
 
-    def _labels(self, labels: Any) -> dict[str, str]:
-        """Return labels by id, checked; those that are empty are left out."""
+    def _apart(self, sure: dict[str, bool]) -> list[str]:
+        """Return the labelled pairs that have another label than a pair with the same picture and caption."""
+        rows = np.array([self.pairs.row_of[k] for k in sure], np.int64)
+        pair = pd.Series(copies_of(self.pairs, self.neighbours).pair(rows, self.pairs.image_of[rows]))
+        mixed = pd.Series(list(sure.values()), dtype=bool).groupby(pair).transform("nunique") > 1
+        return [name for name, both in zip(sure, mixed, strict=True) if both]
+
+    def _labels(self, labels: Any) -> tuple[dict[str, str], list[str]]:
+        """Return labels by id, checked, and the pairs with several labels, which count as "unsure"."""
+        double: list[str] = []
         if isinstance(labels, (str, Path)):
             labels = pd.read_csv(labels, dtype=str, keep_default_na=False)
         if isinstance(labels, pd.DataFrame):
             if missing := {"id", "label"} - set(labels.columns):
                 raise ValueError(f"labels need columns id and label; missing: {', '.join(sorted(missing))}")
-            labels = dict(zip(labels["id"].astype(str), labels["label"].astype(str), strict=True))
+            labels = labels[["id", "label"]].astype(str)
+            labels["label"] = labels["label"].str.strip().str.lower()
+            labels = labels[~labels["label"].isin(["", "nan"])].drop_duplicates()
+            sure = labels["id"][labels["label"] != "unsure"]
+            double = sure[sure.duplicated()].unique().tolist()
+            labels = dict(zip(labels["id"], labels["label"], strict=True)) | dict.fromkeys(double, "unsure")
         new = {str(k): str(v).strip().lower() for k, v in dict(labels).items()}
         new = {k: v for k, v in new.items() if v not in ("", "nan")}
         if bad := next(((k, v) for k, v in new.items() if v not in LABELS), None):
             raise ValueError(f"label of {bad[0]!r} is {bad[1]!r}; must be one of {', '.join(LABELS)}")
         self._check_ids(new)
-        return new
+        return new, double
 
     def weakness(self) -> str:
         """Return a warning where the score hardly tells given from exchanged pairs; empty where it does."""
@@ -357,16 +386,11 @@ class Findings:
         }
 
 
-def first_pair(pairs: Pairs) -> Array:
-    """Return the row of the first pair of every picture, (N,); -1 for pictures that no caption claims."""
-    first = np.full(pairs.n_images, -1)
-    first[pairs.image_of[::-1]] = np.arange(len(pairs))[::-1]
-    return first
-
-
-def with_probabilities(table: pd.DataFrame, pairs: Pairs, calibration: Calibration) -> pd.DataFrame:
-    """Return the table with P(wrong), its interval and ranks that follow from its scores."""
-    ends = np.stack(calibration(table["score"].to_numpy()), 1)
+def with_probabilities(
+    table: pd.DataFrame, pairs: Pairs, calibration: Calibration, kind: Array
+) -> pd.DataFrame:
+    """Return the table with P(wrong), its interval and ranks that follow from scores and kinds."""
+    ends = calibration(table["score"].to_numpy(), kind).T
     ends[~pairs.usable] = np.nan
     table = table.assign(**{n: ends[:, i] for i, n in enumerate(("p_wrong", "p_low", "p_high"))})
     return table.assign(rank=_rank(table))

@@ -20,10 +20,10 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 
+from nclib.auditing.copies import copies_of
 from nclib.auditing.neighbours import Neighbours
 from nclib.auditing.pairs import Indices, Pairs, blocks, exchange
 from nclib.auditing.partners import candidate_edges, solve_plan, temperature
-from nclib.noise import rank_correspondence
 
 Scores = NDArray[np.float32]
 Score = Callable[..., Scores]
@@ -153,28 +153,34 @@ def neighbour_disagreement(pairs: Pairs, neighbours: Neighbours, rows: Indices, 
         - \frac{\gamma}{k} \sum_m d(x_i, x_m) e^{-\tau_1 d(y_j, y_m) - \tau_2 d(x_m, y_m)}
 
     over the pairs n of pictures near :math:`x_i` and the pairs m of captions near :math:`y_j`, without the
-    pair itself; pairs of the picture itself, which have distance 0, count among the n. The first sum is a
-    mean over all pairs of the k nearest pictures.
+    pair itself and its copies; pairs of the picture itself, which have distance 0, count among the n. The
+    first sum is a mean over all pairs of the k nearest pictures. A picture that the caption does not claim
+    lends one caption less, as its own do.
     """
+    copies = copies_of(pairs, neighbours)
+    same = copies.pair(np.arange(len(pairs)), pairs.image_of)
     trust = np.where(pairs.usable, np.exp(-TAU_PAIR * (1 - _given(pairs, neighbours))), 0).astype(np.float32)
     claims = neighbours.once("claims", lambda: _captions_of(pairs))
     out = np.empty(len(rows), np.float32)
     for part, x, y in _units(pairs, rows, of, 1024):
         i, j = of[part], rows[part]
-        # Picture side: (B, k + 1, c) pairs; caption j itself may be among them, and counts as none.
+        pair = copies.pair(j, i)
+        # Picture side: (B, k + 1, c) pairs; the pair itself may be among them, and counts as none.
         near = np.concatenate([i[:, None], neighbours.similar_images[i, :K]], 1)
         near_d = np.concatenate([np.zeros((len(i), 1)), 1 - neighbours.similar_image_cosines[i, :K]], 1)
         n = np.where(near[..., None] < 0, -1, claims[near])
-        known = (n >= 0) & (n != j[:, None, None])
+        known = (n >= 0) & (n != j[:, None, None]) & (same[n] != pair[:, None, None])
+        _lend_less(known[:, 0], pairs.image_of[j] != i, j)
         weight = np.where(known, trust[n] * np.exp(-TAU_NEAR * near_d.clip(0, 2))[..., None], 0)
         far = 1 - torch.einsum("bd,bncd->bnc", y, _take(pairs.unit_captions, n)).numpy()
         by_image = (weight * far).sum((1, 2)) / known.sum((1, 2)).clip(1)
         # Caption side: (B, k) pairs.
         m = neighbours.similar_captions[j, :K]
         close = 1 - neighbours.similar_caption_cosines[j, :K].clip(-1, 1)
-        weight = np.where(m >= 0, trust[m] * np.exp(-TAU_NEAR * close), 0)
+        known = (m >= 0) & (same[m] != pair[:, None])
+        weight = np.where(known, trust[m] * np.exp(-TAU_NEAR * close), 0)
         far = 1 - torch.einsum("bd,bmd->bm", x, _take(pairs.unit_images, pairs.image_of[m])).numpy()
-        by_text = (weight * far).sum(1) / (m >= 0).sum(1).clip(1)
+        by_text = (weight * far).sum(1) / known.sum(1).clip(1)
         out[part] = (x * y).sum(1).numpy() - 1 - BETA * by_image - GAMMA * by_text
     return out
 
@@ -183,16 +189,30 @@ def neighbour_disagreement(pairs: Pairs, neighbours: Neighbours, rows: Indices, 
 def rank(pairs: Pairs, neighbours: Neighbours, rows: Indices, of: Indices) -> Scores:
     r"""Rank correlation of the distances to anchors, one ranking per modality (REPAIR, Eqs. 7 and 8).
 
-    Anchors are pairs of the better half by cosine, spread evenly over the rows. No cosine between the
-    modalities takes part in the correlation.
+    Anchors are pairs of the better half by cosine, spread evenly over the rows, one for all copies of a
+    picture or a caption. No cosine between the modalities takes part in the correlation, nor an anchor that
+    has the picture or the caption of the pair.
     """
+    copies = copies_of(pairs, neighbours)
     fit = np.where(pairs.usable, _given(pairs, neighbours), -np.inf)
     better = np.flatnonzero(fit >= np.median(fit[pairs.usable]))
-    anchors = better[np.linspace(0, len(better) - 1, min(ANCHORS, len(better))).astype(np.int64)]
+    for group in (copies.caption, copies.picture[pairs.image_of]):
+        better = better[np.unique(group[better], return_index=True)[1]]
+    anchors = np.sort(better)[np.linspace(0, len(better) - 1, min(ANCHORS, len(better))).astype(np.int64)]
     bank = pairs.unit_images(pairs.image_of[anchors]), pairs.unit_captions(anchors)
+    seen, said = copies.picture[pairs.image_of[anchors]], copies.caption[anchors]
     out = np.empty(len(rows), np.float32)
     for part, x, y in _units(pairs, rows, of):
-        out[part] = rank_correspondence(x, y, *bank).correlation.numpy()
+        own = (seen == copies.picture[of[part], None]) | (said == copies.caption[rows[part], None])
+        used = torch.from_numpy(~own)
+        steps = torch.arange(len(anchors), dtype=torch.float32).expand_as(used)
+        # Ranks of the n anchors in use, less their mean; the others come last, and count as the mean.
+        n = used.sum(1, keepdim=True)
+        ranks = []
+        for vectors, anchor in zip((x, y), bank, strict=True):
+            order = (-(vectors @ anchor.T)).masked_fill_(~used, torch.inf).argsort(1)
+            ranks.append((torch.empty_like(steps).scatter_(1, order, steps) - (n - 1) / 2) * used)
+        out[part] = ((ranks[0] * ranks[1]).sum(1) * 12 / (n * (n * n - 1)).clamp_min(1)[:, 0]).numpy()
     return out
 
 
@@ -246,14 +266,14 @@ def siblings(pairs: Pairs, neighbours: Neighbours, rows: Indices, of: Indices) -
     the given pairs.
     """
     claims = neighbours.once("claims", lambda: _captions_of(pairs))
+    copies = copies_of(pairs, neighbours)
 
     def agreement(rows: Indices, of: Indices) -> Scores:
         out = np.full(len(rows), np.nan, np.float32)
         for part in blocks(len(rows)):
             j, n = rows[part], claims[of[part]]
-            known = (n >= 0) & (n != j[:, None])
-            foreign = np.flatnonzero((pairs.image_of[j] != of[part]) & known.any(1))
-            known[foreign, j[foreign] % known[foreign].sum(1)] = False
+            known = (n >= 0) & (copies.caption[n] != copies.caption[j, None])
+            _lend_less(known, pairs.image_of[j] != of[part], j)
             near = torch.einsum("bd,bnd->bn", pairs.unit_captions(j), _take(pairs.unit_captions, n)).numpy()
             total, some = np.where(known, np.exp(SIBLING_SLOPE * near), 0).sum(1), known.any(1)
             out[part][some] = np.log(total[some] / known[some].sum(1)) / SIBLING_SLOPE
@@ -266,6 +286,12 @@ def siblings(pairs: Pairs, neighbours: Neighbours, rows: Indices, of: Indices) -
 
     out = agreement(rows, of)
     return np.where(np.isnan(out), neighbours.once("siblings", usual), out).astype(np.float32)
+
+
+def _lend_less(known: NDArray[np.bool_], foreign: NDArray[np.bool_], rows: Indices) -> None:
+    """Leave out one of the known captions, (B, c), of pictures that the captions ``rows`` do not claim."""
+    at = np.flatnonzero(foreign & known.any(1))
+    known[at, rows[at] % known[at].sum(1)] = False
 
 
 def _given(pairs: Pairs, neighbours: Neighbours) -> Scores:

@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import minimize
-from scipy.special import expit, logit, ndtri
+from scipy.special import expit, ndtri
 
 Array = NDArray[np.float64]
-#: Fewest pairs that a calibration is made from.
-FEWEST = 20
+#: Fewest pairs that a calibration is made from, and that a kind of pairs has a calibration of its own with.
+FEWEST, FEWEST_OF_KIND = 20, 50
 #: Bins of the scores; replicates of the bootstrap; ends of the interval.
 BINS, REPLICATES, ENDS = 200, 100, (2.5, 97.5)
 #: Ends of the parts of the score, as shares of the bins: h has a slope in each.
 PARTS = (0.0, 0.3, 0.6, 0.75, 0.9, 1.0)
 #: Prior of the slopes: mean and spread of their mean logarithm, spread of the steps from part to part.
 SLOPE, SLOPE_SPREAD, STEP_SPREAD = 0.5, 1.0, 0.1
-#: Spread of the prior of a label's correction: offset and slope of the log odds, slope of the score.
-PRIOR_SPREAD = np.array([2.0, 0.5, 1.0])
-#: Most that the scores of exchanged pairs move, in standard deviations, and halvings of the search.
-REACH, HALVINGS = 2.0, 12
-#: Probabilities nearer to 0 or 1 are not told apart.
-EDGE = 1e-4
+#: Spread of the mean logarithm of the slopes of a kind around that of the largest kind.
+ALIKE = 0.3
 
 
 class Share(NamedTuple):
@@ -34,36 +30,80 @@ class Share(NamedTuple):
     low: float
     high: float
 
+    def meets(self, other: Share) -> bool:
+        """Whether the two intervals have a value in common."""
+        return self.low <= other.high and other.low <= self.high
+
 
 @dataclass(frozen=True)
-class Calibration:
-    """P(wrong) as a function of the score: linear between ``knots``, constant outside.
+class Curve:
+    """P(wrong) as a function of the score of one kind of pairs: linear between ``knots``, constant outside.
 
     Parameters
     ----------
-    knots : ndarray, (H,)
-        Ascending scores.
-    p, low, high : ndarray, (H,)
-        Probability at the knots and its 95 % interval, none of them rising.
-    share : Share
-    reason : str
-        Why there are no probabilities; then ``p`` is NaN, and the intervals are 0 to 1.
+    knots, count : ndarray, (H,)
+        Ascending scores, and the number of given pairs near each.
+    p : ndarray, (1 + R, H)
+        Probability at the knots: the estimate, and what it could be as well. None rises along the knots.
     """
 
     knots: Array
+    count: Array
     p: Array
-    low: Array
-    high: Array
+
+    @cached_property
+    def ends(self) -> Array:
+        """Estimate, lower and upper end of the 95 % interval at the knots, (3, H)."""
+        low, high = np.percentile(self.p[1:], ENDS, axis=0)
+        return np.stack([self.p[0], np.minimum(low, self.p[0]), np.maximum(high, self.p[0])])
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """P(wrong) as a function of the score and of the kind of a pair.
+
+    Parameters
+    ----------
+    curves : list of Curve
+        By kind; without probabilities their values are NaN, and the intervals 0 to 1.
+    share : Share
+    shares : ndarray, (1 + R,)
+        Share of wrong pairs by each row of the curves.
+    reason : str
+        Why there are no probabilities.
+    """
+
+    curves: list[Curve]
     share: Share
+    shares: Array
     reason: str = ""
 
-    def __call__(self, score: NDArray[np.floating[Any]]) -> tuple[Array, Array, Array]:
-        """Return P(wrong), its lower and its upper end for every score."""
-        p, low, high = (np.interp(score, self.knots, v) for v in (self.p, self.low, self.high))
-        return p, low, high
+    def __call__(self, score: NDArray[np.floating[Any]], kind: NDArray[Any] | None = None) -> Array:
+        """Return P(wrong), its lower and its upper end for every score, (3, n)."""
+        if self.reason:
+            return np.repeat([[np.nan], [0.0], [1.0]], len(score), axis=1)
+        out = np.empty((3, len(score)))
+        for number, curve in enumerate(self.curves):
+            rows = slice(None) if kind is None else kind == number
+            out[:, rows] = [np.interp(score[rows], curve.knots, end) for end in curve.ends]
+            if kind is None:
+                break
+        return out
 
 
-def calibrate(given: NDArray[Any], exchanged: NDArray[Any], seed: int = 0) -> Calibration:
+class Sample(NamedTuple):
+    """Scores of given or exchanged pairs, their kinds, and the number of equal pairs that each represents."""
+
+    score: NDArray[Any]
+    kind: NDArray[Any] | None = None
+    number: NDArray[Any] | None = None
+
+    def of(self, rows: NDArray[np.bool_]) -> Sample:
+        """Return some rows, whose kind is the same."""
+        return Sample(self.score[rows], None, None if self.number is None else self.number[rows])
+
+
+def calibrate(given: Sample, exchanged: Sample, seed: int = 0) -> Calibration:
     r"""Return :math:`P(wrong|s) = \pi / (\pi + (1 - \pi) e^{h(s)})` from scores of given and exchanged pairs.
 
     Wrong pairs are like exchanged ones, and right pairs have :math:`e^h` times their density. A score is
@@ -74,38 +114,76 @@ def calibrate(given: NDArray[Any], exchanged: NDArray[Any], seed: int = 0) -> Ca
     bootstrap of both samples, with an exponential number of wrong pairs added, of mean 1, as none seen
     does not mean none.
 
+    Kinds of pairs have a share and an h each, as wrong pairs are like exchanged ones of their kind: a caption
+    that repeats on many pictures is wrong in another share, and scores otherwise, than a caption of its own.
+    Equal pairs count as one in the bootstrap, and with their number in the share.
+
     What this rests on: right pairs grow rarer without end as the score falls. Where a part of them looks just
     like exchanged pairs, the share is too high by that part.
 
     Parameters
     ----------
-    given, exchanged : ndarray, (n,), (m,)
-        Scores, larger fits better.
+    given, exchanged : Sample
+        Scores, larger fits better. Kinds of fewer than 50 pairs count as kind 0.
     seed : int
         Of the bootstrap.
     """
-    if len(given) < FEWEST:
-        return _unknown(f"too few pairs for a probability ({len(given)}; at least {FEWEST})")
-    given, exchanged = np.asarray(given, np.float64), np.asarray(exchanged, np.float64)
-    edges = np.unique(np.quantile(np.concatenate([given, exchanged]), np.linspace(0, 1, BINS + 1)))
-    if len(edges) < 4:
+    n = len(given.score) if given.number is None else int(given.number.sum())
+    if n < FEWEST:
+        return _unknown(f"too few pairs for a probability ({n}; at least {FEWEST})")
+    parts = [(given, exchanged)]
+    if given.kind is not None and exchanged.kind is not None:
+        both = given.kind, exchanged.kind
+        kinds = 1 + int(max(kind.max(initial=0) for kind in both))
+        few = np.stack([np.bincount(k, minlength=kinds) for k in both]).min(0) < FEWEST_OF_KIND
+        one, other = (np.where(few[k], 0, k) for k in both)
+        parts = [(given.of(one == k), exchanged.of(other == k)) for k in range(kinds)]
+    shares, total, prior = np.zeros(1 + REPLICATES), 0.0, (SLOPE, SLOPE_SPREAD)
+    found: dict[int, Curve] = {}
+    # The largest kind first: right pairs of the others stand out from wrong ones about as its own do.
+    for kind in sorted(range(len(parts)), key=lambda k: -len(parts[k][0].score)):
+        made = _calibrated(*parts[kind], np.random.default_rng([seed, kind]), prior)
+        if made is not None:
+            found[kind], values, slope = made
+            weight, prior = found[kind].count.sum(), (slope, ALIKE) if len(found) == 1 else prior
+            shares, total = shares + weight * values, total + weight
+    if not found:
         return _unknown("the scores are constant, so they say nothing")
-    rng = np.random.default_rng(seed)
-    f, g = (_resampled(np.histogram(x, edges)[0], rng) for x in (given, exchanged))
+    usual = next(iter(found.values()))
+    return Calibration(
+        [found.get(kind, usual) for kind in range(len(parts))], interval(shares / total), shares / total
+    )
+
+
+def _calibrated(
+    given: Sample, exchanged: Sample, rng: np.random.Generator, prior: tuple[float, float]
+) -> tuple[Curve, Array, float] | None:
+    """Return curve, shares, (1 + R,), and mean log slope of one kind; None where the scores say nothing."""
+    if len(given.score) == 0:
+        return None
+    score, other = (np.asarray(s.score, np.float64) for s in (given, exchanged))
+    edges = np.unique(np.quantile(np.concatenate([score, other]), np.linspace(0, 1, BINS + 1)))
+    if len(edges) < 4:
+        return None
+    seen, g = (np.histogram(x, edges)[0] for x in (score, other))
+    count = seen if given.number is None else np.histogram(score, edges, weights=given.number)[0]
+    f, g = _resampled(seen, rng), _resampled(g, rng)
     unseen = np.append(0.5, rng.exponential(size=REPLICATES))
-    f += unseen[:, None] * g / np.maximum(g.sum(1, keepdims=True), 1)
+    f = f * (count / np.maximum(seen, 1)) + unseen[:, None] * g / np.maximum(g.sum(1, keepdims=True), 1)
     centres = (edges[1:] + edges[:-1]) / 2
-    shares, curves = _mixture(f, g, _normal_score(centres, exchanged))
-    low, high = np.percentile(curves[1:], ENDS, axis=0)
-    ends = np.percentile(shares[1:], ENDS)
-    value, p = float(shares[0]), curves[0]
-    share = Share(value, min(float(ends[0]), value), max(float(ends[1]), value))
-    return Calibration(centres, p, np.minimum(low, p), np.maximum(high, p), share)
+    shares, p, slope = _mixture(f, g, _normal_score(centres, other), prior)
+    return Curve(centres, count.astype(np.float64), p), shares, slope
+
+
+def interval(values: Array) -> Share:
+    """Return the share of which the first value is the estimate, with the interval of the others."""
+    low, high = np.percentile(values[1:], ENDS)
+    value = float(values[0])
+    return Share(value, min(float(low), value), max(float(high), value))
 
 
 def _unknown(reason: str) -> Calibration:
-    nan = float("nan")
-    return Calibration(np.zeros(1), np.full(1, nan), np.zeros(1), np.ones(1), Share(nan, 0.0, 1.0), reason)
+    return Calibration([], Share(float("nan"), 0.0, 1.0), np.zeros(0), reason)
 
 
 def _resampled(counts: NDArray[Any], rng: np.random.Generator) -> Array:
@@ -124,18 +202,21 @@ def _normal_score(s: Array, exchanged: Array) -> Array:
     return inside + above * np.maximum(s - x[-1], 0) - below * np.maximum(x[0] - s, 0)
 
 
-def _mixture(f: Array, g: Array, t: Array) -> tuple[Array, Array]:
-    """Return the share, (R,), and P(wrong), (R, H), for rows of counts of given and of exchanged pairs."""
+def _mixture(f: Array, g: Array, t: Array, prior: tuple[float, float]) -> tuple[Array, Array, float]:
+    """Return the share, (R,), and P(wrong), (R, H), for rows of counts of given and of exchanged pairs.
+
+    Also the mean log slope of the first row; ``prior`` is its mean and spread.
+    """
     # Unknowns: logit of the share, offset of h, log slopes. Fisher scoring, damped row by row.
     knots = np.quantile(t, PARTS)
     ramps = np.clip(t[:, None], knots[:-1], knots[1:]) - knots[:-1]
     k, rows = ramps.shape[1], len(f)
     step = np.diff(np.eye(k), axis=0) / STEP_SPREAD
     precision = np.zeros((k + 2, k + 2))
-    precision[2:, 2:] = step.T @ step + np.full((k, k), (k * SLOPE_SPREAD) ** -2)
-    mean = np.append([0.0, 0.0], np.full(k, SLOPE))
+    precision[2:, 2:] = step.T @ step + np.full((k, k), (k * prior[1]) ** -2)
+    mean = np.append([0.0, 0.0], np.full(k, prior[0]))
     total, offset = f + g, np.log(f.sum(1) / np.maximum(g.sum(1), 1))[:, None]
-    start = -np.exp(SLOPE) * ramps[len(t) // 2].sum()
+    start = -np.exp(prior[0]) * ramps[len(t) // 2].sum()
     theta, damp = np.tile([-1.0, start, *mean[2:]], (rows, 1)), np.full(rows, 1e-2)
 
     def state(theta: Array) -> tuple[Array, Array, Array, Array]:
@@ -166,114 +247,4 @@ def _mixture(f: Array, g: Array, t: Array) -> tuple[Array, Array]:
         if np.where(better, now[0] - value, 0).max() < 1e-5 and (better | (damp > 1e6)).all():
             break
     _, share, right, _ = now
-    return share[:, 0], share / (share + right)
-
-
-def anchored(
-    found: Calibration,
-    given: NDArray[Any],
-    exchanged: NDArray[Any],
-    cosines: tuple[NDArray[Any], NDArray[Any]],
-    seed: int = 0,
-) -> Calibration:
-    """Return a calibration with the share that the cosines give, where the two shares contradict each other.
-
-    The cosine of a pair depends on no other pair, so that wrong pairs have the cosines of exchanged ones
-    however they became wrong. Other scores ask neighbours and siblings, by which wrong pairs can fit better
-    or worse than exchanged ones. Where the two intervals of the share do not meet, the scores of the
-    exchanged pairs move by a constant, until the share is that of the cosines.
-
-    Parameters
-    ----------
-    found : Calibration
-    given, exchanged : ndarray, (n,), (m,)
-        Scores that ``found`` was made from.
-    cosines : two ndarray, (n,) and (m,)
-        Cosines of given and of exchanged pairs.
-    seed : int
-        Of the bootstrap.
-
-    Returns
-    -------
-    Calibration
-        ``found`` itself where the intervals meet or where there are no probabilities. The interval of the
-        share holds that of the cosines. The constant is at most two standard deviations of the exchanged
-        scores.
-    """
-    share = calibrate(*cosines, seed).share
-    apart = share.low > found.share.high or share.high < found.share.low
-    if found.reason or not apart:
-        return found
-    spread = float(np.std(exchanged))
-
-    def moved(target: float) -> Calibration:
-        # The share rises with the scores of the exchanged pairs.
-        low, high = -REACH, REACH
-        for _ in range(HALVINGS):
-            middle = (low + high) / 2
-            at = calibrate(given, exchanged + middle * spread, seed)
-            low, high = (middle, high) if at.share.value < target else (low, middle)
-        return at
-
-    best, *ends = (moved(target) for target in share)
-    low, high = (end(best.knots)[0] for end in ends)
-    value = best.share.value
-    return replace(
-        best,
-        low=np.minimum(best.low, low),
-        high=np.maximum(best.high, high),
-        share=Share(value, min(share.low, value), max(share.high, value)),
-    )
-
-
-def relabelled(
-    prior: Calibration, given: NDArray[Any], score: NDArray[Any], wrong: NDArray[np.bool_]
-) -> Calibration:
-    r"""Correct a calibration by labels: a logistic regression that starts from it.
-
-    :math:`logit P = a + b\,logit P_0(s) - c\,z(s)` with :math:`b, c \ge 0`, z the standardised score, and
-    Gaussian priors around :math:`(0, 1, 0)`; the interval is from the Gaussian approximation at the maximum.
-
-    Parameters
-    ----------
-    prior : Calibration
-    given : ndarray, (n,)
-        Scores of all pairs, for the share.
-    score : ndarray, (L,)
-        Scores of labelled pairs.
-    wrong : ndarray of bool, (L,)
-    """
-    centre, spread = float(np.mean(given)), float(np.std(given)) or 1.0
-    start = np.array([0.0, 1.0, 0.0])
-
-    def features(s: NDArray[Any]) -> Array:
-        p = np.full(len(s), 0.5) if prior.reason else prior(s)[0]
-        return np.stack([np.ones(len(s)), logit(np.clip(p, EDGE, 1 - EDGE)), (centre - s) / spread], 1)
-
-    x = features(score)
-
-    def loss(t: Array) -> float:
-        z = x @ t
-        return float((np.logaddexp(0, z) - wrong * z).sum() + 0.5 * (((t - start) / PRIOR_SPREAD) ** 2).sum())
-
-    best = minimize(loss, start, bounds=[(None, None), (0, None), (0, None)]).x
-    p = expit(x @ best)
-    hessian = x.T @ ((p * (1 - p))[:, None] * x) + np.diag(PRIOR_SPREAD**-2)
-    draws = np.random.default_rng(0).multivariate_normal(best, np.linalg.inv(hessian), REPLICATES)
-    draws[:, 1:] = np.maximum(draws[:, 1:], 0)
-    knots = np.unique(np.quantile(given, np.linspace(0, 1, BINS + 1)))
-    at, everywhere = features(knots), features(given)
-    curve = expit(at @ best)
-    low, high = np.percentile(expit(draws @ at.T), ENDS, axis=0)
-    value = float(expit(everywhere @ best).mean())
-    ends = np.percentile([expit(everywhere @ t).mean() for t in draws], ENDS)
-    share = Share(value, min(float(ends[0]), value), max(float(ends[1]), value))
-    return replace(
-        prior,
-        knots=knots,
-        p=curve,
-        low=np.minimum(low, curve),
-        high=np.maximum(high, curve),
-        share=share,
-        reason="",
-    )
+    return share[:, 0], share / (share + right), float(theta[0, 2:].mean())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,8 +11,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from nclib.auditing.copies import Copies, copies_of, duplicates, first_pair, repeats
+from nclib.auditing.findings import disagreement, what_repeats
 from nclib.auditing.neighbours import Neighbours, find_neighbours
-from nclib.auditing.pairs import Indices, Pairs, exchange, fold_of, from_arrays
+from nclib.auditing.pairs import Indices, Pairs, from_arrays
 from nclib.auditing.partners import (
     PROPOSED_FROM,
     Partners,
@@ -23,32 +24,22 @@ from nclib.auditing.partners import (
     partner_facts,
     temperature,
 )
-from nclib.auditing.patterns import boilerplate, duplicates, find_patterns
+from nclib.auditing.patterns import find_patterns
 from nclib.auditing.result import (
     ASSUMPTION,
     COLUMNS,
     WRONG_FROM,
     Findings,
-    first_pair,
     threshold_costs,
     with_probabilities,
 )
-from nclib.auditing.scores import PARTS, SCORES, combination, parts_of
-from nclib.auditing.share import Calibration, anchored, calibrate
+from nclib.auditing.scores import SCORES
+from nclib.auditing.settle import Scored, draw_queries, reliability, settled
+from nclib.auditing.share import Calibration
 from nclib.common.checks import check_count
 from nclib.common.options import did_you_mean
-from nclib.noise import auc
-from nclib.noise import calibration as compare
 
 Array = NDArray[Any]
-TOGETHER = (
-    "The captions of a picture are wrong together here. The share is read off the cosines alone: other "
-    "scores ask other pairs too, and these are wrong in another way than exchanged captions are."
-)
-#: Exchanged pairs: at least (more draws for few pairs, at most 10), at most; planted share, fewest and most.
-EXCHANGED, MOST_EXCHANGED, PLANTED, FEWEST_PLANTED, MOST_PLANTED = 5000, 200_000, 0.1, 200, 5000
-#: Cosines that differ by less, given and exchanged, are those of copies of one pair.
-SAME = 1e-5
 #: Shortest caption, in words, that is not called very short; longest neighbour list.
 SHORT, LONGEST = 2, 4096
 
@@ -144,10 +135,10 @@ def audit(
     near = find_neighbours(pairs, min(neighbours, LONGEST), work=work, progress=progress)
     rng = np.random.default_rng(seed)
     queries = draw_queries(pairs, near, rng)
-    scored = score_queries(score, pairs, near, queries, seed)
+    scored, calibration, tried, by_cosine = settled(score, pairs, near, queries, seed)
     given, exchanged, similar, _ = scored.values
-    calibration, share_of = _calibrated(scored, seed)
-    table = _table(pairs, queries.usable, given, calibration)
+    kind = copies_of(pairs, near).kind(np.arange(len(pairs)), pairs.image_of)
+    table = _table(pairs, queries.usable, given, calibration, kind)
     p_wrong = table["p_wrong"].to_numpy().copy()
 
     partners = propose(pairs, near, scored, calibration, p_wrong, len(queries.planted), one_to_one, rng)
@@ -159,11 +150,13 @@ def audit(
     placed = partners.rows[partners.scores >= floor]
     found = find_patterns(pairs, near, p_wrong, partners.image, placed)
     names = np.array([*pairs.ids, ""], dtype=object)
-    same_image, same_caption = duplicates(pairs, near)
+    copies = copies_of(pairs, near)
+    same_image, same_caption = duplicates(pairs, copies)
     table["image_duplicate_of"], table["caption_duplicate_of"] = names[same_image], names[same_caption]
-    table["reason"] = reasons(pairs, p_wrong, same_image >= 0, partners.image >= 0, found, calibration.reason)
-
-    assumption = ASSUMPTION if share_of == scored.name else f"{ASSUMPTION} {TOGETHER}"
+    table["reason"] = reasons(
+        pairs, copies, p_wrong, same_image >= 0, partners.image >= 0, found, calibration.reason
+    )
+    repeated = repeats(pairs, copies, p_wrong)
     curves = _curves(given, exchanged, similar)
     result = Audit(
         pairs=pairs,
@@ -175,7 +168,7 @@ def audit(
             "one_to_one": one_to_one,
             "seed": seed,
             "auroc_on_exchanged": scored.auroc,
-            "share_of": share_of,
+            "repeated_from": copies.least,
             "partner_least": PROPOSED_FROM,
             "partner_accuracy_on_planted": partners.accuracy,
             "neighbour_recall": near.recall,
@@ -189,13 +182,18 @@ def audit(
         curves={
             **curves,
             "threshold": threshold_costs(table),
-            "reliability": reliability(scored, np.searchsorted(queries.usable, queries.planted), seed),
+            "reliability": reliability(scored, queries, seed),
         },
-        assumption=f"No probabilities: {calibration.reason}." if calibration.reason else assumption,
+        assumption=f"No probabilities: {calibration.reason}." if calibration.reason else ASSUMPTION,
         patterns=found,
         calibration=calibration,
         plan=partners.plan,
         proposed=partners.image,
+        kind=kind,
+        warnings=disagreement(tried, by_cosine, pairs, copies),
+        findings=what_repeats(repeated, copies, pairs),
+        cosine_share=None if calibration.reason else by_cosine,
+        repeats=repeated,
     )
     return result if labels is None else result.tell(labels)
 
@@ -213,120 +211,9 @@ def _read(source: Any, arrays: tuple[Any, ...], made: dict[str, Any], reader: di
     return read_pairs(source, **made, **reader)
 
 
-@dataclass(frozen=True)
-class Queries:
-    """Captions and pictures that are scored: rows of both, (Q,), for each kind of pair.
-
-    Parameters
-    ----------
-    usable : ndarray of int64
-        The given pairs that can be judged.
-    planted : ndarray of int64
-        Those of them that are exchanged to see what the audit says of them.
-    sets : list of (captions, pictures)
-        Given pairs, captions exchanged at random, captions with similar pictures, planted exchanges.
-    """
-
-    usable: Indices
-    planted: Indices
-    sets: list[tuple[Indices, Indices]]
-
-
-def draw_queries(pairs: Pairs, near: Neighbours, rng: np.random.Generator) -> Queries:
-    """Draw the exchanges whose scores show what wrong pairs look like."""
-    usable = np.flatnonzero(pairs.usable)
-    some = rng.permutation(usable)[:MOST_EXCHANGED]
-    repeats = int(np.clip(np.ceil(EXCHANGED / len(some)), 1, 10))
-    exchanged = np.concatenate([exchange(pairs, some, rng) for _ in range(repeats)])
-    lists = near.similar_images[pairs.image_of[some]]
-    choice = lists[np.arange(len(some)), rng.integers(0, lists.shape[1], len(some))].astype(np.int64)
-    fold = np.zeros(pairs.n_images, np.int64)
-    fold[pairs.image_of] = fold_of(pairs.captions)
-    alike = (choice >= 0) & (fold[choice] == fold[pairs.image_of[some]])
-    n_planted = max(int(PLANTED * len(usable)), min(len(usable), FEWEST_PLANTED))
-    planted = rng.permutation(usable)[: min(n_planted, MOST_PLANTED)]
-    return Queries(
-        usable,
-        planted,
-        [
-            (usable, pairs.image_of[usable]),
-            (np.tile(some, repeats), exchanged),
-            (some[alike], choice[alike]),
-            (planted, exchange(pairs, planted, rng)),
-        ],
-    )
-
-
-@dataclass(frozen=True)
-class Scored:
-    """Scores of the queries by the score in use.
-
-    Parameters
-    ----------
-    name : str
-        Of the score in use.
-    fit : callable
-        Rows of captions and of pictures to scores.
-    values : list of ndarray, float32
-        Scores of the sets of :attr:`Queries.sets`, in their order.
-    auroc : dict of str to float or None
-        Area under the ROC curve by score: given against exchanged pairs.
-    cosines : two ndarray, optional
-        Of given and of exchanged pairs, where the captions of a picture are wrong together.
-    """
-
-    name: str
-    fit: Callable[[Indices, Indices], Array]
-    values: list[Array]
-    auroc: dict[str, float | None]
-    cosines: tuple[Array, Array] | None = None
-
-
-def score_queries(name: str, pairs: Pairs, near: Neighbours, queries: Queries, seed: int) -> Scored:
-    """Return the scores of the queries by the score ``name``, or by the best one for "auto"."""
-    captions, images = (np.concatenate(x) for x in zip(*queries.sets, strict=True))
-    cuts = np.cumsum([len(rows) for rows, _ in queries.sets])[:-1]
-    given, exchanged = slice(cuts[0]), slice(*cuts[:2])
-    if np.ptp(SCORES["cosine"](pairs, near, captions[: cuts[1]], images[: cuts[1]])) < SAME:
-        nothing = np.zeros(len(captions), np.float32)  # copies of one pair: rounding alone tells them apart
-        same = np.split(nothing, cuts)
-        return Scored("cosine", lambda rows, of: nothing[: len(rows)], same, {"cosine": 0.5})
-    names: tuple[str, ...] = PARTS if name in ("auto", "combined") else (name,)
-    values = {n: SCORES[n](pairs, near, captions, images) for n in names}
-    join, cosines = None, None
-    if len(names) > 1:
-        names = parts_of(values, given, exchanged)
-        values = {n: values[n] for n in names}
-        if names != PARTS:
-            cosines = values["cosine"][given], values["cosine"][exchanged]
-        stacked = np.stack([values[n] for n in names], 1)
-        join = combination(stacked[given], stacked[exchanged], seed)
-        values["combined"] = join(stacked)
-    target = np.arange(cuts[1]) < cuts[0]
-    measured = {key: auc(value[: cuts[1]], target) for key, value in values.items()}
-    best = max(measured, key=lambda k: measured[k] or 0) if name == "auto" else name
-
-    def fit(rows: Indices, of: Indices) -> Array:
-        if len(rows) == 0:
-            return np.zeros(0, np.float32)
-        if best != "combined" or join is None:
-            return SCORES[best](pairs, near, rows, of)
-        return join(np.stack([SCORES[n](pairs, near, rows, of) for n in names], 1))
-
-    return Scored(best, fit, np.split(values[best], cuts), measured, cosines)
-
-
-def _calibrated(scored: Scored, seed: int) -> tuple[Calibration, str]:
-    """Return the calibration, and the name of the score that the share is read off."""
-    given, exchanged, *_ = scored.values
-    found = calibrate(given, exchanged, seed)
-    if scored.cosines is None:
-        return found, scored.name
-    held = anchored(found, given, exchanged, scored.cosines, seed)
-    return held, scored.name if held is found else "cosine"
-
-
-def _table(pairs: Pairs, usable: Indices, given: Array, calibration: Calibration) -> pd.DataFrame:
+def _table(
+    pairs: Pairs, usable: Indices, given: Array, calibration: Calibration, kind: Indices
+) -> pd.DataFrame:
     """Return the table with scores and probabilities; partners, reasons and duplicates are empty."""
     m = len(pairs)
     score = np.full(m, np.nan)
@@ -340,7 +227,7 @@ def _table(pairs: Pairs, usable: Indices, given: Array, calibration: Calibration
     }
     numbers = ("partner_score", "partner_margin", "partner_mass", "partner_p")
     empty = {name: np.nan if name in numbers else "" for name in COLUMNS[4:]}
-    return with_probabilities(pd.DataFrame({**columns, **empty}), pairs, calibration)
+    return with_probabilities(pd.DataFrame({**columns, **empty}), pairs, calibration, kind)
 
 
 @dataclass(frozen=True)
@@ -378,17 +265,19 @@ def propose(
 ) -> Proposals:
     """Search partners, with probabilities that are learnt from ``n_planted`` exchanges."""
     edges, reg = near.once("edges", lambda: candidate_edges(pairs, near)), temperature(near)
+    copies = copies_of(pairs, near)
     search = partial(find_partners, pairs, edges=edges, reg=reg, one_to_one=one_to_one)
 
     def wrong_at(rows: Indices, of: Indices) -> Array:
-        return calibration(scored.fit(rows, of))[0]
+        return calibration(scored.fit(rows, of), copies.kind(rows, of))[0]
 
     probability, accuracy = learn_partners(pairs, search, wrong_at, p_wrong, n_planted, rng)
     plan = search(pairs.image_of, p_wrong=p_wrong)
     rows = np.flatnonzero((plan.image >= 0) & (p_wrong >= WRONG_FROM))
     scores = scored.fit(rows, plan.image[rows])
     p = np.full(len(pairs), np.nan)
-    p[rows] = probability(partner_facts(plan, rows, calibration(scores)[0]))
+    wrong = calibration(scores, copies.kind(rows, plan.image[rows]))[0]
+    p[rows] = probability(partner_facts(plan, rows, wrong))
     image = np.where(p >= PROPOSED_FROM, plan.image, -1)
     return Proposals(plan=plan, rows=rows, scores=scores, p=p, image=image, accuracy=accuracy)
 
@@ -406,6 +295,7 @@ def _write_partners(table: pd.DataFrame, pairs: Pairs, found: Proposals) -> None
 
 def reasons(
     pairs: Pairs,
+    copies: Copies,
     p_wrong: Array,
     copied: NDArray[np.bool_],
     placed: NDArray[np.bool_],
@@ -417,6 +307,7 @@ def reasons(
     Parameters
     ----------
     pairs : Pairs
+    copies : Copies
     p_wrong : ndarray, (M,)
     copied, placed : ndarray of bool, (M,)
         Whether the picture stands in an earlier pair, and whether another picture is proposed.
@@ -442,7 +333,12 @@ def reasons(
         words = np.array([len(text.split()) for text in pairs.texts])
         reason[words < SHORT] = "very short caption"
         reason[words == 0] = "empty caption"
-    reason[boilerplate(pairs) & (reason == "")] = "boilerplate caption"
+    plain = np.isin(reason, ("", "low score", "no picture fits the caption"))
+    for said, many, times in (
+        ("caption stands on {:,} pictures", plain & copies.repeated_caption, copies.times),
+        ("picture has {:,} captions", plain & copies.repeated_picture, copies.claims),
+    ):
+        reason[many] = [said.format(n) for n in times[many]]
     if unknown:
         reason[pairs.usable] = unknown
     for row, text in pairs.problems.items():
@@ -463,24 +359,3 @@ def _curves(given: Array, exchanged: Array, near: Array) -> dict[str, Any]:
         "edges": edges,
         **{k: np.histogram(v.clip(*edges[[0, -1]]), edges)[0] / (max(len(v), 1) * width) for k, v in kinds},
     }
-
-
-def reliability(scored: Scored, planted: Indices, seed: int) -> list[tuple[float, float, int]]:
-    """Return (stated probability of being planted, share planted, pairs) in ten bins.
-
-    The scores with planted exchanges, places ``planted`` of the given ones, are calibrated again; of the
-    probability of being wrong, the part (planted share) / (estimated share) is that of being planted, as
-    wrong pairs are alike.
-    """
-    given, exchanged, _, planted_scores = scored.values
-    trial = given.copy()
-    trial[planted] = planted_scores
-    calibration = calibrate(trial, exchanged, seed)
-    if calibration.reason or len(planted) == 0:
-        return []
-    is_planted = np.zeros(len(trial), bool)
-    is_planted[planted] = True
-    stated = calibration(trial)[0] * is_planted.mean() / max(calibration.share.value, is_planted.mean())
-    found = compare(stated, is_planted)
-    rows = zip(found["stated"], found["observed"], found["count"], strict=True)
-    return [(s, o, n) for s, o, n in rows if n]

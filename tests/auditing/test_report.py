@@ -67,7 +67,8 @@ def made(ids, texts, pictures, problems=(), duplicates=(), patterns=(), share=(0
         settings={"score": "auto", "path": HOSTILE[1], "auroc_on_exchanged": {"rank": 0.91234567}},
         share=SimpleNamespace(value=share[0], low=share[1], high=share[2]),
         assumption="Mismatches are like random exchanges.",
-        patterns=list(patterns), labels={}, warnings=["Two shares."], findings=[HOSTILE[0]], weakness=lambda: "",
+        patterns=list(patterns), labels={}, warnings=["Two shares."],
+        findings=[HOSTILE[0]], weakness=lambda: "",
         curves={
             "edges": edges, "given": bump[0], "exchanged": bump[1], "near": bump[2],
             "reliability": [(0.05, 0.04, 900), (0.5, 0.55, 40), (0.95, 0.97, 300), (0.7, 0.0, 0)],

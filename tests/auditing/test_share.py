@@ -1,61 +1,60 @@
-"""Share and probabilities on scores of known distributions; labels that move them."""
+"""Share and probabilities on scores of known distributions."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from nclib.auditing.share import anchored, calibrate, relabelled
-from nclib.noise import calibration
+from nclib.auditing.share import Sample, Share, calibrate
 
 
 def scores(n, share, seed, gap=3.0):
     rng = np.random.default_rng(seed)
     wrong = np.arange(n) < round(share * n)
-    return np.where(wrong, rng.normal(size=n), rng.normal(gap, 1, n)), rng.normal(size=2 * n), wrong
+    given, exchanged = np.where(wrong, rng.normal(size=n), rng.normal(gap, 1, n)), rng.normal(size=2 * n)
+    return Sample(given), Sample(exchanged), wrong
 
 
 def test_no_wrong_pair_seen_does_not_mean_none():
-    given, exchanged, _ = scores(200, 0.0, 2, gap=12.0)
-    share = calibrate(given, exchanged).share
+    share = calibrate(*scores(200, 0.0, 2, gap=12.0)[:2]).share
     assert 0.5 * 0.5 / 200 < share.value < 0.01  # half a wrong pair is added
     assert 0.005 < share.high < 0.05
 
 
-def test_labels_never_make_a_fitting_pair_the_likelier_wrong_one():
-    given, exchanged, _ = scores(400, 0.3, 4)
-    told = relabelled(calibrate(given, exchanged), given, given, given > np.median(given))
-    assert (np.diff(told.p) <= 1e-12).all()
-    np.testing.assert_allclose(told.p, 0.5, atol=1e-2)
-    assert (told.low <= told.p).all()
-    assert (told.p <= told.high).all()
+def test_kinds_have_a_share_of_their_own():
+    """Wrong pairs of one kind score as high as right ones of the other: alone, they would look right."""
+    given, exchanged, _ = scores(600, 0.1, 0)
+    rng = np.random.default_rng(1)
+    kind = np.repeat([0, 1], [600, 200]), np.repeat([0, 1], [1200, 400])
+    given, exchanged = (
+        np.append(one.score, rng.normal(3, 1, len(of) - len(one.score)))
+        for one, of in zip((given, exchanged), kind, strict=True)
+    )
+    found = calibrate(Sample(given, kind[0]), Sample(exchanged, kind[1]))
+    assert found.share.low < 260 / 800 < found.share.high
+    assert (found(given, kind[0])[0, 600:] > 0.8).all()
+    alone = calibrate(Sample(given), Sample(exchanged))
+    assert alone.share.high < 0.2
+    few = np.where(np.arange(800) < 760, 0, 1)  # 40 pairs have no calibration of their own
+    assert calibrate(Sample(given, few), Sample(exchanged, kind[1])).share == alone.share
 
 
-@pytest.mark.exhaustive
-def test_where_shares_contradict_each_other_the_cosines_decide():
-    n, share = 6000, 0.4
-    given, exchanged, wrong = scores(n, share, 6)
-    cosines = scores(n, share, 7)
-    plain = calibrate(given, exchanged)
-    assert anchored(plain, given, exchanged, cosines[:2]) is plain
-    # Exchanged pairs fit better by this score than wrong ones do: they look right to their neighbourhood.
-    biased = calibrate(given, exchanged + 0.8)
-    moved = anchored(biased, given, exchanged + 0.8, cosines[:2])
-    assert abs(biased.share.value - share) > 0.05
-    assert abs(moved.share.value - share) < 0.02
-    p, low, high = moved(given)
-    assert abs(p.mean() - moved.share.value) < 2e-3
-    assert (low <= p).all()
-    assert (p <= high).all()
-    assert np.abs(p - plain(given)[0]).max() < 0.1
-    assert calibration(1 - p, ~wrong)["ece"] < calibration(1 - plain(given)[0], ~wrong)["ece"] + 0.005
-    nothing = calibrate(np.ones(5), np.ones(5))
-    assert anchored(nothing, np.ones(5), np.ones(5), cosines[:2]) is nothing
+def test_copies_count_in_the_share_and_not_in_its_certainty():
+    given, exchanged, wrong = scores(300, 0.2, 3)
+    once, thrice = (calibrate(Sample(given.score, None, np.full(300, n)), exchanged).share for n in (1, 3))
+    np.testing.assert_allclose(thrice, once, atol=0.01)
+    stored = calibrate(Sample(given.score, None, np.where(wrong, 9, 1)), exchanged).share
+    assert stored.value == pytest.approx(540 / 780, abs=0.05)
 
 
 @pytest.mark.parametrize(("given", "reason"), [(np.ones(5), "too few pairs"), (np.ones(50), "constant")])
 def test_scores_that_say_nothing_give_a_reason(given, reason):
-    found = calibrate(given, np.ones(50))
+    found = calibrate(Sample(given), Sample(np.ones(50)))
     assert reason in found.reason
     assert np.isnan(found(given)[0]).all()
     assert found.share[1:] == (0.0, 1.0)
+
+
+def test_intervals_meet_where_they_have_a_value_in_common():
+    assert Share(0.1, 0.0, 0.2).meets(Share(0.3, 0.2, 0.4))
+    assert not Share(0.1, 0.0, 0.2).meets(Share(0.3, 0.21, 0.4))

@@ -1,0 +1,121 @@
+"""Sentences about what an audit found beside the share: scores that disagree, and what repeats."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from nclib.auditing.copies import Copies
+from nclib.auditing.pairs import Pairs
+from nclib.auditing.share import Share
+
+#: Share of pairs that repeat, from which this is the likely cause of a disagreement; characters of a name,
+#: and names of pairs in a sentence.
+NOTABLE, SHOWN, NAMED = 0.01, 60, 5
+
+
+def disagreement(tried: list[tuple[str, Share]], cosine: Share, pairs: Pairs, copies: Copies) -> list[str]:
+    """Return a warning where scores disagree about the share of wrong pairs, else nothing.
+
+    Parameters
+    ----------
+    tried : list of (name, Share)
+        Scores in the order in which they were tried; the last is in use.
+    cosine : Share
+    pairs : Pairs
+    copies : Copies
+    """
+    if len(tried) == 1:
+        return []
+    use = pairs.usable
+    if (copies.kind(np.arange(len(pairs)), pairs.image_of)[use] > 0).mean() >= NOTABLE:
+        cause = "captions or pictures that repeat"
+    elif (copies.count[use] == 0).mean() >= NOTABLE:
+        cause = "pairs that are stored several times"
+    elif tried[-1][0] != "cosine" and pairs.n_images < len(pairs):
+        cause = "pictures whose captions are wrong together, so that they agree with each other"
+    else:
+        cause = "related mistakes: wrong captions that agree with those of similar pictures"
+    (name, first), (used, _) = tried[0], tried[-1]
+    return [
+        f"Two estimates of the share of wrong pairs contradict each other: {said(first)} by the score "
+        f"{name}, {said(cosine)} by the plain cosine. Likely cause: {cause}. The probabilities are those of "
+        f"the {'plain cosine' if used == 'cosine' else 'scores that ask no siblings and no neighbours'}, and "
+        "the interval holds both. Mark the pairs whose label teaches most before you rely on a number."
+    ]
+
+
+def said(share: Share) -> str:
+    """Return a share and its interval in words."""
+    return f"{share.value:.1%} ({share.low:.1%} to {share.high:.1%})"
+
+
+def what_repeats(repeats: pd.DataFrame, copies: Copies, pairs: Pairs) -> list[str]:
+    """Return sentences about repeated captions and pictures, and about copies of pairs."""
+    found = []
+    for kind, one, many, others in (
+        ("caption", "caption stands on", "captions stand on", "pictures"),
+        ("picture", "picture has", "pictures have", "captions"),
+    ):
+        some = repeats[repeats["kind"] == kind]
+        if len(some):
+            first = some.iloc[0]
+            said = f"1 {one} {first['times']:,} {others}: {_short(first['name'])}"
+            if len(some) > 1:
+                said = f"{len(some):,} {many} {copies.least} {others} or more each. The first: {said}"
+            if first["wrong"] == first["wrong"]:  # else there are no probabilities
+                said += f"; about {first['wrong']:.0%} of its pairs are wrong"
+            found.append(f"{said}.")
+    if stored := int((copies.count[pairs.usable] == 0).sum()):
+        found.append(f"{stored:,} pairs repeat picture and caption of an earlier pair; copies count as one.")
+    return found
+
+
+#: Beginning of the sentences about labels.
+MARKS = "Marks"
+
+
+def about_marks(double: list[str], apart: list[str], doubted: list[str]) -> list[str]:
+    """Return sentences that name labels which contradict each other, or the scores.
+
+    Parameters
+    ----------
+    double : list of str
+        Pairs that are both wrong and right by the labels.
+    apart : list of str
+        Pairs with another label than a pair with the same picture and caption.
+    doubted : list of str
+        Pairs whose label is more likely mistaken than not.
+    """
+    facts = (
+        (double, "that call one pair both wrong and right, and do not count"),
+        (apart, "that differ between pairs with the same picture and caption"),
+        (doubted, "that are probably mistaken, as these pairs score"),
+    )
+    return [
+        f"{MARKS} {what}: {', '.join(_short(name) for name in names[:NAMED])}"
+        f"{f' and {len(names) - NAMED:,} more' if len(names) > NAMED else ''}."
+        for names, what in facts
+        if names
+    ]
+
+
+def _short(name: str) -> str:
+    """Return the beginning of a name in quotation marks, without what a terminal would obey."""
+    shown = "".join(c if c.isprintable() else "?" for c in name)
+    return f'"{shown if len(shown) <= SHOWN else shown[: SHOWN - 3] + "..."}"'
+
+
+def marks_warning(before: Share, after: Share, unseen: float) -> list[str]:
+    """Return a warning where labels say that a calibration did not hold, else nothing."""
+    if unseen < 0.5 or not np.isfinite(before.value):
+        return []
+    cause = (
+        "wrong captions that are related to their picture, which no score sees"
+        if after.value > before.value
+        else "right pairs that look like exchanged ones"
+    )
+    return [
+        f"{MARKS} contradict the scores: {said(after)} of the pairs are wrong by the marks, {said(before)} "
+        f"by the scores alone. Likely cause: {cause}."
+    ]

@@ -1,0 +1,182 @@
+r"""Probabilities corrected by labels that a person gave, some of which may be mistaken.
+
+Either the calibration holds, or there are mistakes that it cannot see: of the pairs that it calls right a
+share :math:`q(s) = \sigma(a - c\,z(s))` is wrong, more at lower scores z, and of those that it calls wrong a
+share :math:`b` is right,
+
+.. math:: P = 1 - (1 - q(s))\,(1 - (1 - b)\,P_0(s)).
+
+In both cases a label is mistaken with probability :math:`\epsilon`. The labels tell which case is the
+likelier one, and which values fit. The first case is far likelier beforehand, so that labels which agree
+with a calibration leave its interval, or narrow it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit, logit
+
+from nclib.auditing.share import BINS, Calibration, Curve, Share, interval
+
+Array = NDArray[np.float64]
+#: Probability beforehand that the calibration does not hold.
+UNSEEN = 0.1
+#: Priors of the log odds of epsilon, of a, c and of the log odds of b: means and spreads.
+MEANS = np.array([logit(0.03), -2.0, 0.7, -2.5])
+SPREADS = np.array([0.8, 1.2, 0.5, 1.2])
+#: Draws; moves of each after a step towards the labels; part of the draws that a step leaves.
+DRAWS, MOVES, LEFT = 1000, 4, 0.5
+
+
+class Corrected(NamedTuple):
+    """Calibration after labels.
+
+    Parameters
+    ----------
+    calibration : Calibration
+    rate : float
+        Estimated rate of mistaken labels.
+    doubted : ndarray of bool, (L,)
+        Labels that are more likely mistaken than not.
+    unseen : float
+        Probability that the calibration before did not hold.
+    """
+
+    calibration: Calibration
+    rate: float
+    doubted: NDArray[np.bool_]
+    unseen: float
+
+
+def relabelled(
+    found: Calibration,
+    given: NDArray[Any],
+    score: NDArray[Any],
+    kind: NDArray[Any],
+    wrong: NDArray[np.bool_],
+) -> Corrected:
+    """Correct a calibration by labels.
+
+    Parameters
+    ----------
+    found : Calibration
+    given : ndarray, (n,)
+        Scores of all pairs.
+    score, kind : ndarray, (L,)
+        Of labelled pairs.
+    wrong : ndarray of bool, (L,)
+    """
+    curves = found.curves
+    if found.reason:  # nothing is known but the labels
+        knots = np.unique(np.quantile(given, np.linspace(0, 1, BINS + 1)))
+        count, half = np.full(len(knots), len(given) / len(knots)), np.full((2, len(knots)), 0.5)
+        curves, kind = [Curve(knots, count, half)], kind * 0
+    # Cells: the knots of all curves, one after the other; a label counts at the nearest.
+    ends = np.cumsum([0, *(len(curve.knots) for curve in curves)])
+    knots, count, base = (
+        np.concatenate(parts, -1)
+        for parts in zip(*((c.knots, c.count, c.p[1:]) for c in curves), strict=True)
+    )
+    z = (knots - np.mean(given)) / (np.std(given) or 1.0)
+    cell = np.array(
+        [ends[k] + np.abs(curves[k].knots - s).argmin() for s, k in zip(score, kind, strict=True)], np.int64
+    )
+    said = np.stack([np.bincount(cell[w], minlength=len(knots)) for w in (wrong, ~wrong)])
+    seen = np.flatnonzero(said.any(0))
+
+    def chance(draws: Array, at: Any, holds: bool) -> Array:
+        p = base[draws[:, 0].astype(np.int64)][:, at]
+        if holds:
+            return p
+        q = expit(draws[:, 2:3] - np.maximum(draws[:, 3:4], 0) * z[at])
+        return 1 - (1 - q) * (1 - expit(-draws[:, 4:5]) * p)
+
+    def likelihood(draws: Array, holds: bool) -> Array:
+        mistaken = expit(draws[:, 1:2])
+        p = chance(draws, seen, holds)
+        p = mistaken + (1 - 2 * mistaken) * p
+        return (said[0, seen] * np.log(p + 1e-12) + said[1, seen] * np.log(1 - p + 1e-12)).sum(1)
+
+    rng = np.random.default_rng(0)
+    (held, for_it), (other, against) = (
+        _posterior(partial(likelihood, holds=holds), len(base), rng) for holds in (True, False)
+    )
+    odds = logit(UNSEEN) + against - for_it
+    unseen = 1.0 if found.reason else float(expit(odds))
+    # An interval is one for the case that the calibration holds; only what labels add to the doubt counts.
+    n = round(DRAWS * max(0.0, (unseen - UNSEEN) / (1 - UNSEEN)))
+    draws = np.concatenate([held[: DRAWS - n], other[:n]])
+    p = np.concatenate([chance(held[: DRAWS - n], slice(None), True), chance(other[:n], slice(None), False)])
+    # A labelled pair is wrong as its label says, unless the label is mistaken.
+    mistaken = expit(draws[:, 1:2])
+    as_wrong, as_right = p * (1 - mistaken), p * mistaken
+    as_wrong /= as_wrong + (1 - p) * mistaken
+    as_right /= as_right + (1 - p) * (1 - mistaken)
+    total = np.maximum(count - said.sum(0), 0) * p + said[0] * as_wrong + said[1] * as_right
+    shares = total.sum(1) / np.maximum(count, said.sum(0)).sum()
+    if not found.reason:  # what labels change, on top of the bootstrap
+        before = base @ count / count.sum()
+        shares = shares + (found.shares[1:] - before)[draws[:, 0].astype(np.int64)]
+    value, holding = np.median(shares), 1 - n / DRAWS
+    estimate = p.mean(0)
+    if not found.reason:  # the estimate is not the mean of the bootstrap
+        estimate += holding * (np.concatenate([c.p[0] for c in curves]) - base.mean(0))
+        value += holding * (found.shares[0] - np.median(found.shares[1:]))
+    p = np.concatenate([estimate.clip(0, 1)[None], p])
+    made = [
+        Curve(curve.knots, curve.count, p[:, start:stop])
+        for curve, start, stop in zip(curves, ends[:-1], ends[1:], strict=True)
+    ]
+    shares = np.append(value, shares).clip(0, 1)
+    share = interval(shares)
+    if n == 0:  # labels that agree tell more than was known before; the draws are a sample
+        narrower = min(1.0, (found.share.high - found.share.low) / max(share.high - share.low, 1e-9))
+        share = Share(*(share.value + narrower * (end - share.value) for end in share))
+    doubted = np.where(wrong, as_wrong.mean(0)[cell] < 0.5, as_right.mean(0)[cell] > 0.5)
+    return Corrected(Calibration(made, share, shares), float(mistaken.mean()), doubted, unseen)
+
+
+def _posterior(
+    likelihood: Callable[[Array], Array], curves: int, rng: np.random.Generator
+) -> tuple[Array, float]:
+    """Return draws, (DRAWS, 5), of the number of the curve and of the parameters, and the log evidence.
+
+    Sequential Monte Carlo: from draws of the prior, the likelihood enters with a rising power; after each
+    step draws are taken again by weight, and moved.
+    """
+
+    def fresh(n: int) -> Array:
+        return np.column_stack([rng.integers(curves, size=n), rng.normal(MEANS, SPREADS, (n, len(MEANS)))])
+
+    draws, power, evidence = fresh(DRAWS), 0.0, 0.0
+    value = likelihood(draws)
+    while power < 1:
+        # The largest step that leaves half of the draws in effect.
+        low, step = 0.0, 1 - power
+        while True:
+            weight = np.exp(step * (value - value.max()))
+            if weight.sum() ** 2 >= LEFT * DRAWS * (weight**2).sum() or step - low < 1e-4:
+                break
+            step = (low + step) / 2
+        evidence += float(step * value.max() + np.log(weight.mean()))
+        power += step
+        kept = rng.choice(DRAWS, DRAWS, p=weight / weight.sum())
+        draws, value = draws[kept], value[kept]
+        scale = draws[:, 1:].std(0) * 1.2
+        for move in range(MOVES):
+            tried = draws.copy()
+            tried[:, 1:] += rng.normal(size=(DRAWS, len(MEANS))) * scale * (0.3 if move % 2 else 1.0)
+            if move % 2:
+                tried[:, 0] = rng.integers(curves, size=DRAWS)
+            new = likelihood(tried)
+            gain = power * (new - value) + 0.5 * (
+                ((draws[:, 1:] - MEANS) / SPREADS) ** 2 - ((tried[:, 1:] - MEANS) / SPREADS) ** 2
+            ).sum(1)
+            better = np.log(rng.random(DRAWS)) < gain
+            draws[better], value[better] = tried[better], new[better]
+    return rng.permutation(draws), evidence

@@ -1,0 +1,197 @@
+"""The score in use: exchanges that show how wrong pairs score, scores that must agree, and probabilities."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nclib.auditing.copies import copies_of
+from nclib.auditing.neighbours import Neighbours
+from nclib.auditing.pairs import Indices, Pairs, exchange, fold_of
+from nclib.auditing.scores import OF_SIBLINGS, PARTS, SCORES, combination, parts_of
+from nclib.auditing.share import FEWEST, Calibration, Sample, Share, calibrate
+from nclib.noise import auc
+from nclib.noise import calibration as compare
+
+Array = NDArray[Any]
+#: Exchanged pairs: at least (more draws for few pairs, at most 10), at most; planted share, fewest and most.
+EXCHANGED, MOST_EXCHANGED, PLANTED, FEWEST_PLANTED, MOST_PLANTED = 5000, 200_000, 0.1, 200, 5000
+#: Cosines that differ by less, given and exchanged, are those of copies of one pair.
+SAME = 1e-5
+
+
+@dataclass(frozen=True)
+class Queries:
+    """Captions and pictures that are scored: rows of both, (Q,), for each kind of pair.
+
+    Parameters
+    ----------
+    usable : ndarray of int64
+        The given pairs that can be judged.
+    planted : ndarray of int64
+        Those of them that are exchanged to see what the audit says of them.
+    sets : list of (captions, pictures)
+        Given pairs, captions exchanged at random, captions with similar pictures, planted exchanges.
+    kinds : list of ndarray
+        Kinds of the pairs of the sets, see :class:`nclib.auditing.copies.Copies`.
+    count : ndarray of int64
+        For the first of equal given pairs their number, 0 for the others.
+    """
+
+    usable: Indices
+    planted: Indices
+    sets: list[tuple[Indices, Indices]]
+    kinds: list[Indices]
+    count: Indices
+
+    def samples(self, given: Array, exchanged: Array, kind: Indices | None = None) -> tuple[Sample, Sample]:
+        """Return the scores of given and of exchanged pairs for :func:`nclib.auditing.share.calibrate`."""
+        first, kind = self.count > 0, self.kinds[0] if kind is None else kind
+        return Sample(given[first], kind[first], self.count[first]), Sample(exchanged, self.kinds[1])
+
+
+def draw_queries(pairs: Pairs, near: Neighbours, rng: np.random.Generator) -> Queries:
+    """Draw the exchanges whose scores show what wrong pairs look like.
+
+    Copies of a pair are exchanged once, and an exchange that happens to be a given pair is left out.
+    """
+    copies = copies_of(pairs, near)
+    usable = np.flatnonzero(pairs.usable)
+    distinct = usable[copies.count[usable] > 0]
+    some = rng.permutation(distinct)[:MOST_EXCHANGED]
+    repeats = int(np.clip(np.ceil(EXCHANGED / len(some)), 1, 10))
+    rows = np.tile(some, repeats)
+    exchanged = np.concatenate([exchange(pairs, some, rng) for _ in range(repeats)])
+    new = ~np.isin(copies.pair(rows, exchanged), copies.pair(distinct, pairs.image_of[distinct]))
+    if new.sum() >= FEWEST:  # else all pairs are alike
+        rows, exchanged = rows[new], exchanged[new]
+    lists = near.similar_images[pairs.image_of[some]]
+    choice = lists[np.arange(len(some)), rng.integers(0, lists.shape[1], len(some))].astype(np.int64)
+    fold = np.zeros(pairs.n_images, np.int64)
+    fold[pairs.image_of] = fold_of(pairs.captions)
+    alike = (choice >= 0) & (fold[choice] == fold[pairs.image_of[some]])
+    n_planted = max(int(PLANTED * len(usable)), min(len(usable), FEWEST_PLANTED))
+    planted = rng.permutation(usable)[: min(n_planted, MOST_PLANTED)]
+    sets = [
+        (usable, pairs.image_of[usable]),
+        (rows, exchanged),
+        (some[alike], choice[alike]),
+        (planted, exchange(pairs, planted, rng)),
+    ]
+    return Queries(usable, planted, sets, [copies.kind(*one) for one in sets], copies.count[usable])
+
+
+@dataclass(frozen=True)
+class Scored:
+    """Scores of the queries by the score in use.
+
+    Parameters
+    ----------
+    name : str
+        Of the score in use.
+    fit : callable
+        Rows of captions and of pictures to scores.
+    values : list of ndarray, float32
+        Scores of the sets of :attr:`Queries.sets`, in their order.
+    auroc : dict of str to float or None
+        Area under the ROC curve by score: given against exchanged pairs.
+    """
+
+    name: str
+    fit: Callable[[Indices, Indices], Array]
+    values: list[Array]
+    auroc: dict[str, float | None]
+
+
+def settled(
+    name: str, pairs: Pairs, near: Neighbours, queries: Queries, seed: int
+) -> tuple[Scored, Calibration, list[tuple[str, Share]], Share]:
+    """Return the scores in use, their calibration, all scores that were tried, and the share by the cosine.
+
+    The cosine of a pair depends on no other pair, so that wrong pairs have the cosines of exchanged ones
+    however they became wrong. Other scores ask neighbours and siblings, by which wrong pairs can fit better
+    than exchanged ones. So a score is in use only if the interval of its share meets that of the cosine: else
+    the scores of siblings and neighbours are left out, and then all but the cosine. The interval of the share
+    in use holds those of all scores that were tried.
+    """
+    captions, images = (np.concatenate(x) for x in zip(*queries.sets, strict=True))
+    cuts = np.cumsum([len(rows) for rows, _ in queries.sets])[:-1]
+    given, exchanged = slice(cuts[0]), slice(*cuts[:2])
+    names = dict.fromkeys(("cosine", *(PARTS if name in ("auto", "combined") else (name,))))
+    values = {n: SCORES[n](pairs, near, captions, images) for n in names}
+    if np.ptp(values["cosine"][: cuts[1]]) < SAME:
+        values = {"cosine": np.zeros(len(captions), np.float32)}  # copies of one pair: rounding alone differs
+        name = "cosine"
+    stages: list[tuple[str, ...]] = [(name,), ("cosine",)]
+    if len(names) > 2 and len(values) > 1:
+        parts = parts_of(values, given, exchanged)
+        stages = [parts, tuple(n for n in parts if n not in OF_SIBLINGS), ("cosine",)]
+    tried: list[tuple[str, Share]] = []
+    cosine = calibrate(*queries.samples(values["cosine"][given], values["cosine"][exchanged]), seed)
+    for stage in dict.fromkeys(stages):
+        scored = _put_together(name, stage, values, cuts, pairs, near, seed)
+        found = calibrate(*queries.samples(*scored.values[:2]), seed)
+        tried.append((scored.name, found.share))
+        if found.reason or found.share.meets(cosine.share):
+            break
+    if len(tried) > 1:
+        _, low, high = zip(*(share for _, share in tried), cosine.share, strict=True)
+        found = replace(found, share=Share(found.share.value, min(low), max(high)))
+    return scored, found, tried, cosine.share
+
+
+def _put_together(
+    name: str,
+    parts: tuple[str, ...],
+    values: dict[str, Array],
+    cuts: Array,
+    pairs: Pairs,
+    near: Neighbours,
+    seed: int,
+) -> Scored:
+    """Return the score ``name`` of ``parts``: the best of them and their combination for "auto"."""
+    values, join = {n: values[n] for n in parts}, None
+    given, exchanged = slice(cuts[0]), slice(*cuts[:2])
+    if len(parts) > 1:
+        stacked = np.stack([values[n] for n in parts], 1)
+        join = combination(stacked[given], stacked[exchanged], seed)
+        values["combined"] = join(stacked)
+    target = np.arange(cuts[1]) < cuts[0]
+    measured = {key: auc(value[: cuts[1]], target) for key, value in values.items()}
+    best = name if name in values else max(measured, key=lambda k: measured[k] or 0)
+
+    def fit(rows: Indices, of: Indices) -> Array:
+        if len(rows) == 0:
+            return np.zeros(0, np.float32)
+        if best != "combined" or join is None:
+            return SCORES[best](pairs, near, rows, of)
+        return join(np.stack([SCORES[n](pairs, near, rows, of) for n in parts], 1))
+
+    return Scored(best, fit, np.split(values[best], cuts), measured)
+
+
+def reliability(scored: Scored, queries: Queries, seed: int) -> list[tuple[float, float, int]]:
+    """Return (stated probability of being planted, share planted, pairs) in ten bins.
+
+    The scores with planted exchanges in the places of given ones are calibrated again; of the probability of
+    being wrong, the part (planted share) / (estimated share) is that of being planted, as wrong pairs are
+    alike.
+    """
+    given, exchanged, _, planted_scores = scored.values
+    planted = np.searchsorted(queries.usable, queries.planted)
+    trial, kind = given.copy(), queries.kinds[0].copy()
+    trial[planted], kind[planted] = planted_scores, queries.kinds[3]
+    calibration = calibrate(*queries.samples(trial, exchanged, kind), seed)
+    if calibration.reason or len(planted) == 0:
+        return []
+    is_planted = np.zeros(len(trial), bool)
+    is_planted[planted] = True
+    p = calibration(trial, kind)[0]
+    stated = p * is_planted.mean() / max(calibration.share.value, is_planted.mean())
+    found = compare(stated, is_planted)
+    rows = zip(found["stated"], found["observed"], found["count"], strict=True)
+    return [(s, o, n) for s, o, n in rows if n]

@@ -1,0 +1,160 @@
+"""Mistakes that people make: the share, the list to keep, and what the audit says of them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import nclib
+from nclib.auditing import SCORES
+from nclib.auditing.neighbours import find_neighbours
+from nclib.auditing.pairs import exchange, from_arrays
+from nclib.noise import auc
+
+N, D = 900, 48
+
+
+def right(seed=0, n=N, per=1, noise=1.6):
+    """Embeddings of right pairs in 60 topics, their pictures, and texts."""
+    rng = np.random.default_rng(seed)
+    topics = rng.normal(size=(60, D))
+    images = topics[rng.integers(0, 60, n // per)] + 0.8 * rng.normal(size=(n // per, D)) + 0.5
+    image_of = np.repeat(np.arange(n // per), per)
+    captions = images[image_of] + noise * rng.normal(size=(n, D))
+    texts = [f"caption number {i}" for i in range(n)]
+    return images.astype(np.float32), captions.astype(np.float32), image_of, texts, rng
+
+
+def audited(images, captions, image_of, texts, **options):
+    options = {"progress": False, **options}
+    return nclib.audit(images=images, captions=captions, image_of=image_of, texts=texts, **options)
+
+
+def stock(share, phrases=3):
+    """Audit pairs of which a share has one of some stock phrases; return it and which pairs are wrong."""
+    images, captions, image_of, texts, rng = right()
+    rows = rng.permutation(N)[: round(share * N)]
+    which = rng.integers(0, phrases, len(rows))
+    captions[rows] = captions.mean(0) + 0.7 * rng.normal(size=(phrases, D)).astype(np.float32)[which]
+    for row, phrase in zip(rows, which, strict=True):
+        texts[row] = f"No description available, {phrase}"
+    return audited(images, captions, image_of, texts), np.isin(np.arange(N), rows)
+
+
+def check(audit, wrong, within=0.03):
+    share = audit.share
+    assert share.low <= wrong.mean() <= share.high
+    assert share.value == pytest.approx(wrong.mean(), abs=within)
+    called = audit.table["p_wrong"].to_numpy() >= 0.5
+    assert called[wrong].mean() > 0.75
+    assert called[~wrong].mean() < 0.06
+
+
+def test_stock_phrases_are_wrong_and_a_finding(tmp_path):
+    audit, wrong = stock(0.25)
+    check(audit, wrong, within=0.02)
+    audit.save(tmp_path)
+    kept = np.array((tmp_path / "keep.txt").read_text().split(), int)
+    assert wrong[kept].sum() <= 0.02 * wrong.sum()
+    assert audit.findings[0].startswith(
+        "3 captions stand on 5 pictures or more each. The first: 1 caption stands"
+    )
+    repeats = audit.repeats
+    assert (repeats["kind"] == "caption").all()
+    assert repeats["times"].sum() == wrong.sum()
+    assert (repeats["wrong"] > 0.9).all()
+    assert "stands on" in audit.table["reason"][np.flatnonzero(wrong)[0]]
+
+
+def test_a_placeholder_picture_is_wrong_and_a_finding():
+    images, captions, image_of, texts, rng = right()
+    rows = rng.permutation(N)[: N // 8]
+    images[rows] = images.mean(0) + 0.5 * rng.normal(size=D)
+    audit = audited(images, captions, image_of, texts, pictures=[f"{i}.jpg" for i in range(N)])
+    check(audit, np.isin(np.arange(N), rows))
+    assert f'1 picture has {len(rows)} captions: "{rows.min()}.jpg"' in audit.findings[0]
+
+
+def test_templates_whose_captions_differ_are_wrong():
+    images, captions, image_of, texts, rng = right()
+    rows = rng.permutation(N)[: N // 4]
+    captions[rows] = captions.mean(0) + 0.7 * rng.normal(size=D) + 0.1 * rng.normal(size=(len(rows), D))
+    check(audited(images, captions, image_of, texts), np.isin(np.arange(N), rows))
+
+
+def test_pairs_that_are_stored_three_times_do_not_vouch_for_each_other():
+    images, captions, true, texts, rng = right(n=500)
+    of = true.copy()
+    rows = rng.permutation(500)[:100]
+    of[rows] = true[np.roll(rows, 1)]
+    order = rng.permutation(1500) % 500
+    images = np.tile(images, (3, 1))
+    copy = np.zeros(500, int)
+    claimed = np.empty(1500, int)
+    for place, row in enumerate(order):
+        claimed[place] = of[row] + 500 * copy[row]
+        copy[row] += 1
+    audit = audited(images, captions[order], claimed, [texts[row] for row in order])
+    check(audit, (of != true)[order])
+    assert audit.findings == [
+        "1,000 pairs repeat picture and caption of an earlier pair; copies count as one."
+    ]
+
+
+def test_class_names_as_captions_may_be_right():
+    rng = np.random.default_rng(0)
+    names = rng.normal(size=(20, D))
+    images, own = names[rng.integers(0, 20, N)], rng.integers(0, 20, N)
+    images = (names[own] + 0.8 * rng.normal(size=(N, D))).astype(np.float32)
+    said = own.copy()
+    rows = rng.permutation(N)[: N // 5]
+    said[rows] = (own[rows] + rng.integers(1, 20, len(rows))) % 20
+    audit = audited(images, names[said].astype(np.float32), np.arange(N), [f"class {k}" for k in said])
+    check(audit, said != own, within=0.02)
+
+
+def test_captions_at_the_mean_of_the_others_are_wrong():
+    images, captions, image_of, texts, rng = right(2)
+    rows = rng.permutation(N)[: round(0.35 * N)]
+    captions[rows] = np.delete(captions, rows, axis=0).mean(0)
+    check(audited(images, captions, image_of, texts, score="cosine"), np.isin(np.arange(N), rows))
+
+
+def test_pictures_with_all_captions_of_another_are_not_confirmed_by_them():
+    images, captions, true, texts, rng = right(1, n=2000, per=5)
+    pictures = rng.permutation(400)[:20]
+    of = np.arange(400)
+    of[pictures] = np.roll(pictures, 1)
+    of = of[true]
+    audit = audited(images, captions, of, texts)
+    (warning,) = audit.warnings
+    assert warning.startswith("Two estimates of the share of wrong pairs contradict each other: ")
+    assert "pictures whose captions are wrong together" in warning
+    assert audit.ask_first
+    assert audit.share.low <= 0.05 <= audit.share.high
+    assert audit.check(of != true)["auroc"] > 0.95
+
+
+def test_exchanges_at_random_raise_no_warning():
+    images, captions, true, texts, rng = right()
+    rows = rng.permutation(N)[: N // 5]
+    of = true.copy()
+    of[rows] = true[np.roll(rows, 1)]
+    audit = audited(images, captions, of, texts)
+    check(audit, of != true)
+    assert (audit.warnings, audit.findings, audit.ask_first) == ([], [], False)
+    assert audit.cosine_share.meets(audit.share)
+
+
+@pytest.mark.parametrize("score", ["rank", "neighbours", "siblings"])
+def test_a_pair_does_not_vouch_for_itself(score):
+    """Where no caption belongs to its picture, given pairs score as exchanged ones do."""
+    rng, above = np.random.default_rng(3), []
+    for _ in range(40):
+        images, captions = rng.normal(size=(30, 24)), rng.normal(size=(60, 24))
+        pairs = from_arrays(images.astype(np.float32), captions.astype(np.float32), np.arange(60) // 2)
+        near = find_neighbours(pairs, 8, progress=False)
+        rows = np.arange(60)
+        of = np.concatenate([pairs.image_of, exchange(pairs, rows, rng)])
+        above.append(auc(SCORES[score](pairs, near, np.tile(rows, 2), of), np.repeat([True, False], 60)))
+    assert np.mean(above) == pytest.approx(0.5, abs=0.03)
