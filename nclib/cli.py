@@ -281,7 +281,8 @@ def audit(words: Words) -> int:
     import nclib
     from nclib.auditing import SCORES
     from nclib.auditing.embed import embed
-    from nclib.auditing.report import extract, summary
+    from nclib.auditing.report import summary
+    from nclib.common.lock import sole_writer
     from nclib.data.readers import list_pairs
 
     scores = ("auto", *SCORES)
@@ -290,6 +291,7 @@ def audit(words: Words) -> int:
     parser.add_argument("pairs", metavar="PAIRS", help="the pairs: a file, a folder, or a name")
     parser.add_argument("--out", type=Path, required=True, help="folder for the page and the files")
     parser.add_argument("--images", type=Path, metavar="DIR", help="folder of the pictures of a table")
+    parser.add_argument("--follow", action="store_true", help="open pictures outside that folder too")
     parser.add_argument("--model", help="CLIP or SigLIP: a folder, or a name in the hub's cache")
     parser.add_argument("--image-emb", type=Path, metavar="NPY", help="a row per picture or per pair")
     parser.add_argument("--text-emb", type=Path, metavar="NPY", help="a row per pair")
@@ -306,9 +308,14 @@ def audit(words: Words) -> int:
         raise FileNotFoundError(f"--labels {o.labels}: there is no such file")
     if o.out.exists() and not o.out.is_dir():
         raise ValueError(f"--out {o.out} is a file; give a folder")
-    with _noted():
+    with _noted(), sole_writer(o.out):
         listing = list_pairs(
-            o.pairs, folder=o.images, image_emb=o.image_emb, text_emb=o.text_emb, split=o.split
+            o.pairs,
+            folder=o.images,
+            image_emb=o.image_emb,
+            text_emb=o.text_emb,
+            split=o.split,
+            follow=o.follow,
         )
         work, progress = o.out / "work", not o.quiet
         pairs = embed(listing, model=o.model, work=work, seed=o.seed, device=o.device, progress=progress)
@@ -321,7 +328,6 @@ def audit(words: Words) -> int:
             work=work,
             progress=progress,
         )
-        extract(found, listing, o.out / "pictures")
         page = found.report(o.out)
     print(page if o.quiet else f"{summary(found)}\n\n{page}")
     return 0
@@ -483,6 +489,9 @@ def main(words: Words | None = None) -> int:
         return UNREAD
     except (ValueError, RuntimeError, OSError, ImportError) as error:  # ImportError: an optional package
         print(f"nclib: {error}", file=sys.stderr)
+        return 2
+    except MemoryError as error:
+        print(f"nclib: there is not enough memory ({error})", file=sys.stderr)
         return 2
     except (EOFError, BadZipFile, zlib.error) as error:
         print(f"nclib: a file is damaged or cut off ({error}); make or fetch it again", file=sys.stderr)

@@ -31,28 +31,23 @@ FEATURES = "EfficientNet-Lite0, 224 x 224 pixels, mean of the last map"
 def read_pairs(
     source: Any,
     *,
-    folder: str | PathLike[str] | None = None,
     model: str | PathLike[str] | None = None,
-    image_emb: Any = None,
-    text_emb: Any = None,
-    split: str | None = None,
     work: str | PathLike[str] | None = None,
     seed: int = 0,
     device: str = "cpu",
     progress: bool = True,
+    **options: Any,
 ) -> Pairs:
     """Read pairs, and embed them where they have no embeddings.
 
     Parameters
     ----------
-    source, folder, split
-        As for :func:`nclib.data.readers.list_pairs`, as are the errors.
+    source, **options
+        As for :func:`nclib.data.readers.list_pairs`, as are the errors. ``image_emb`` alone are features on
+        which a small model is trained.
     model : path or str, optional
         CLIP or SigLIP in the layout of ``transformers``: a folder, or a name in the hub's cache. It replaces
         embeddings that the source has.
-    image_emb, text_emb
-        As for :func:`nclib.data.readers.list_pairs`. ``image_emb`` alone are features on which a small model
-        is trained.
     work : path, optional
         Folder for embeddings, from which a stopped command continues; by default in nclib's cache.
     seed : int
@@ -66,8 +61,9 @@ def read_pairs(
     -------
     Pairs
     """
-    listing = list_pairs(source, folder=folder, image_emb=image_emb, text_emb=text_emb, split=split)
-    return embed(listing, model=model, work=work, seed=seed, device=device, progress=progress)
+    return embed(
+        list_pairs(source, **options), model=model, work=work, seed=seed, device=device, progress=progress
+    )
 
 
 def embed(
@@ -163,7 +159,7 @@ def embed(
 
 
 def _pairs(listing: Listing, images: Array, captions: Array) -> Pairs:
-    names = ("image_of", "ids", "texts", "pictures", "problems")
+    names = ("image_of", "ids", "texts", "pictures", "problems", "file")
     return Pairs(images, captions, **{name: getattr(listing, name) for name in names})
 
 
@@ -196,7 +192,6 @@ def _on_axes(features: Array) -> Array:
 
 def _with_reasons(listing: Listing, images: Array) -> Listing:
     """Return the listing with the reason of every picture that could not be read: its row is zero."""
-    assert listing.open is not None
     problems, reasons = dict(listing.problems), {}
     for row in np.flatnonzero(~images.any(1)).tolist():
         try:
@@ -229,15 +224,15 @@ def _write(folder: Path, name: str, title: str, source: MadeRows) -> Array:
 
 def _pictures(listing: Listing, vectors: Callable[[Any], Any], width: int, model: str) -> MadeRows:
     """Return the vectors of pictures, zero where a picture cannot be read."""
-    opener, names = listing.open, listing.pictures
-    if opener is None or names is None:
+    names = listing.pictures
+    if listing.file is None or names is None:
         raise ValueError("there are no pictures to read; give embeddings of pictures and captions")
 
     def made(first: int, last: int) -> Array:
         rows, pictures = [], []
         for row in range(first, last):
             try:
-                pictures.append(opener(row))
+                pictures.append(listing.open(row))
             except UnreadableError:
                 continue
             rows.append(row - first)

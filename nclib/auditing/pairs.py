@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
+import io
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -14,7 +16,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from nclib.common.checks import check_array, check_rows, check_within, has_length
+from nclib.data.pictures import MISSING, UnreadableError, open_picture
 from nclib.data.readers import open_array
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 Array = NDArray[Any]
 Indices = NDArray[np.int64]
@@ -50,6 +56,8 @@ class Pairs:
     problems : dict of int to str
         Reason by row of a pair that cannot be judged, such as a broken picture. Rows whose embedding is zero,
         NaN, infinite or too large or too small to be squared are added.
+    file : callable, int -> Path or BytesIO, optional
+        Finds the file of a picture by its row; by default ``pictures`` are paths.
 
     Raises
     ------
@@ -64,6 +72,7 @@ class Pairs:
     texts: list[str] | None = None
     pictures: list[str] | None = None
     problems: dict[int, str] = field(default_factory=dict)
+    file: Callable[[int], Path | io.BytesIO] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         self._check_shapes()
@@ -126,6 +135,14 @@ class Pairs:
     def row_of(self) -> dict[str, int]:
         """Row of every pair by its id."""
         return {name: row for row, name in enumerate(self.ids)}
+
+    def thumbnail(self, row: int, side: int) -> Image:
+        """Return a small copy of a picture, or raise an UnreadableError."""
+        if self.file is not None:
+            return open_picture(self.file(row), side)
+        if self.pictures is None:
+            raise UnreadableError(MISSING)
+        return open_picture(Path(self.pictures[row]), side)
 
     @property
     def n_images(self) -> int:
@@ -200,7 +217,8 @@ def exchange(pairs: Pairs, rows: Indices, rng: np.random.Generator) -> Indices:
 
 def _unit(array: Array, rows: slice | Indices) -> Tensor:
     # Slices are copied, as memory maps are read-only; rows by number are a copy already.
-    x = torch.from_numpy(array[rows].astype(np.float32, copy=isinstance(rows, slice)))
+    with np.errstate(over="ignore"):  # such rows cannot be used
+        x = torch.from_numpy(array[rows].astype(np.float32, copy=isinstance(rows, slice)))
     length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
     good = torch.isfinite(length) & (length > 0)
     x /= torch.where(good, length, 1.0)

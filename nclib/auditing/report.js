@@ -168,9 +168,9 @@
     if (button) mark(button.closest(".card"), button.dataset.mark);
   };
 
-  // Ids are written as they are: a guard against spreadsheet formulas would change them, and the audit
-  // could not find the pair again. The page warns where an id begins like a formula.
-  const quoted = (text) => `"${text.replaceAll('"', '""')}"`;
+  // What a spreadsheet would run as a formula begins with '; the audit takes it off again.
+  const guarded = (text) => (/^'*[=+\-@＝＋－＠\t\r\n]/.test(text) ? `'${text}` : text);
+  const quoted = (text) => `"${guarded(text).replaceAll('"', '""')}"`;
 
   const save = () => {
     const rows = [...marks].map(([id, label]) => `${quoted(id)},${label}\r\n`);

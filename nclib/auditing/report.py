@@ -1,6 +1,6 @@
 """Report of an audit: one HTML file with charts, a threshold, and suspects to mark. It needs no network.
 
-Also what the command prints, and the pictures that are taken out of archives for the page.
+Also what the command prints.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from nclib.auditing.pairs import Pairs
 from nclib.auditing.result import WRONG_FROM, Findings
-from nclib.common.files import digest, replacing, write_atomically
-from nclib.data.readers import Listing, UnreadableError
+from nclib.common.files import digest, write_atomically
+from nclib.data.readers import UnreadableError
 
 SUSPECTS, ASKED = 200, 60  # pairs on the page: the most suspicious, and those whose label teaches most
 ROWS = 50  # of a table on the page; the files beside it hold the rest
@@ -34,10 +35,8 @@ SHORT = 300  # characters of an id, a file name or a reason
 LONGEST = 20_000  # characters of a caption on the page
 PICTURE_BYTES = 15_000
 SIZES = ((256, 75), (256, 50), (192, 50), (128, 40), (64, 30))  # side in pixels, JPEG quality, tried in turn
-FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")  # none that starts another program, such as EPS
 LISTED = 2_000_000  # pairs up to which the page itself makes the list of kept ids
 PRINTED, PRINTED_WIDTH = 5, 60  # in the terminal: pairs and reasons; characters of a caption
-SIDE = 512  # pixels of a picture taken out of a tar or a data set
 # Colours of the figures (Okabe and Ito's, as everywhere in the book), and their names in the style sheet,
 # where a dark page has others.
 GIVEN, EXCHANGED, NEAR, INK, SOFT = "#0072b2", "#d55e00", "#009e73", "#000000", "#7a7a7a"
@@ -121,7 +120,6 @@ def _contents(audit: Findings, folder: Path) -> dict[str, Any]:
         "suspects": [_card(audit, row, pictures) for row in suspects],
         "asked": [_card(audit, row, pictures) for row in asked],
         "n_known": int(table["id"].isin(list(audit.labels)).sum()),
-        "formulas": any(pairs.ids[row].startswith(("=", "+", "-", "@")) for row in (*suspects, *asked)),
         "duplicates": {
             "n": len(repeated),
             "image": int((copies["image_duplicate_of"] != "").sum()),
@@ -171,7 +169,7 @@ def _figure(audit: Findings, row: int, pictures: dict[int, str]) -> dict[str, An
     pairs, picture = audit.pairs, int(audit.pairs.image_of[row])
     name = pairs.pictures[picture] if pairs.pictures else ""
     if name and picture not in pictures:
-        pictures[picture] = _thumbnail(name)
+        pictures[picture] = _thumbnail(pairs, picture)
     return {
         "picture": picture,
         "name": name,
@@ -213,29 +211,18 @@ def _cut(text: str, length: int = SHORT) -> str:
     return text if len(text) <= length else f"{text[: length - 1]}…"
 
 
-def _thumbnail(name: str) -> str:
+def _thumbnail(pairs: Pairs, picture: int) -> str:
     """Return a small copy of a picture as a data URI; empty when it cannot be read."""
-    from PIL import Image, ImageOps
-
     try:
-        if not Path(name).is_file():  # an address, or a device that would never end
-            return ""
-        with Image.open(name, formats=FORMATS) as file:
-            side = SIZES[0][0]
-            picture = file if file.mode in ("RGB", "L") else file.convert("RGBA")
-            picture.thumbnail((side, side))
-            picture = ImageOps.exif_transpose(picture).convert("RGBA")
-        # On a new white picture, for transparent ones, and to leave comments and positions behind.
-        small = Image.new("RGB", picture.size, "white")
-        small.paste(picture, mask=picture.getchannel("A"))
-        for side, quality in SIZES:
-            small.thumbnail((side, side))
-            content = io.BytesIO()
-            small.save(content, "JPEG", quality=quality, optimize=True)
-            if content.tell() <= PICTURE_BYTES:
-                break
-    except Exception:  # a picture that cannot be read, in any of the ways that decoders fail, has no copy
+        small = pairs.thumbnail(picture, SIZES[0][0])
+    except UnreadableError:
         return ""
+    for side, quality in SIZES:
+        small.thumbnail((side, side))
+        content = io.BytesIO()
+        small.save(content, "JPEG", quality=quality, optimize=True)
+        if content.tell() <= PICTURE_BYTES:
+            break
     return f"data:image/jpeg;base64,{base64.b64encode(content.getvalue()).decode()}"
 
 
@@ -368,30 +355,3 @@ def _plain(text: object) -> str:
     """Return the beginning of a strange text without what a terminal would obey."""
     shown = "".join(c if c.isprintable() else "?" for c in str(text))
     return shown if len(shown) <= PRINTED_WIDTH else f"{shown[: PRINTED_WIDTH - 3]}..."
-
-
-def extract(audit: Findings, listing: Listing, folder: Path) -> None:
-    """Write the pictures that the page shows as files, where they lie in a tar or a data set.
-
-    Their names in ``audit.pairs.pictures`` become the paths of these files, which are numbered: nothing that
-    strangers wrote becomes a file name.
-    """
-    names, opener = audit.pairs.pictures, listing.open
-    if names is None or opener is None:
-        return
-    suspects, asked = _shown(audit)
-    rows = [*suspects, *asked]
-    row_of = audit.pairs.row_of
-    rows += [row_of[name] for name in audit.table["partner_id"].iloc[rows] if name in row_of]
-    for picture in dict.fromkeys(audit.pairs.image_of[rows].tolist()):
-        if Path(names[picture]).is_file() or "://" in names[picture]:
-            continue
-        try:
-            found = opener(picture)
-        except UnreadableError:
-            continue
-        found.thumbnail((SIDE, SIDE))
-        path = folder / f"{picture}.jpg"
-        with replacing(path) as file:
-            found.save(file, "JPEG", quality=85)
-        names[picture] = str(path)

@@ -23,6 +23,7 @@ from nclib.auditing.neighbours import Neighbours
 from nclib.auditing.pairs import Pairs
 from nclib.auditing.partners import Partners
 from nclib.auditing.share import Calibration, Share
+from nclib.auditing.spreadsheet import to_csv, unguarded
 from nclib.common.checks import check_array, check_count
 from nclib.common.files import digest, replacing, write_atomically
 from nclib.noise import calibration as compare
@@ -305,6 +306,7 @@ class Findings:
             double = sure[sure.duplicated()].unique().tolist()
             labels = dict(zip(labels["id"], labels["label"], strict=True)) | dict.fromkeys(double, "unsure")
         new = {str(k): str(v).strip().lower() for k, v in dict(labels).items()}
+        new = {k if k in self.pairs.row_of else unguarded(k): v for k, v in new.items()}
         new = {k: v for k, v in new.items() if v not in ("", "nan")}
         if bad := next(((k, v) for k, v in new.items() if v not in LABELS), None):
             raise ValueError(f"label of {bad[0]!r} is {bad[1]!r}; must be one of {', '.join(LABELS)}")
@@ -326,7 +328,8 @@ class Findings:
     def save(self, folder: str | Path) -> Path:
         """Write table, keep-lists and settings as files, each atomically, and return the folder.
 
-        ``pairs.csv`` and, with pyarrow installed, ``pairs.parquet``: the table. ``ids.npy``: sorted ids of
+        ``pairs.csv`` and, with pyarrow installed, ``pairs.parquet``: the table; in CSV files, text that a
+        spreadsheet would run as a formula begins with ``'``. ``ids.npy``: sorted ids of
         pairs to keep, P(wrong) < 1/2; ids of 32 hexadecimal digits as pairs of 64-bit numbers, DataComp's
         layout. ``keep.txt``: the same, one a line. ``cleanlab.csv`` and ``fiftyone.json``: columns for
         these tools. ``audit.json``: settings, share, patterns, checksums, versions.
@@ -345,9 +348,9 @@ class Findings:
         samples = samples.rename(columns={"image": "filepath"})
         facts = json.dumps(_plain(self._facts()), indent=1, ensure_ascii=False, allow_nan=False)
         texts = {
-            "pairs.csv": table.to_csv(index=False),
+            "pairs.csv": to_csv(table),
             "keep.txt": "".join(f"{i}\n" for i in keep),
-            "cleanlab.csv": issues.to_csv(index=False),
+            "cleanlab.csv": to_csv(issues),
             "fiftyone.json": samples.to_json(orient="records", force_ascii=False) + "\n",
             "audit.json": facts + "\n",
         }

@@ -18,7 +18,7 @@ class BusyError(RuntimeError):
 
 @contextmanager
 def sole_writer(folder: Path) -> Iterator[None]:
-    """Hold the lock of a folder, and remove the ``.part`` files of a writer that was killed.
+    """Hold the lock of a folder, and remove the hidden ``.part`` files of a writer that was killed.
 
     Parameters
     ----------
@@ -48,11 +48,11 @@ def sole_writer(folder: Path) -> Iterator[None]:
             f"{folder} is being written by {holder or 'another process'}; wait for it, or choose another out"
         ) from error
     except (OSError, ValueError) as error:
-        raise ValueError(f"out={str(folder.parent)!r}: {error}; choose another folder") from error
+        raise ValueError(f"{folder}: {error}; choose another folder") from error
     with held:
         with contextlib.suppress(OSError):  # a full disk; the name is only for the message above
             note.write_text(f"process {os.getpid()} on {platform.node()}\n", "utf8")
-        for part in folder.rglob("*.part"):
+        for part in folder.rglob(".*.part"):
             with contextlib.suppress(OSError):
                 part.unlink()
         try:

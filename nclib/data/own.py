@@ -165,13 +165,12 @@ def _make(folder: Path, listing: Listing, each: int | None, seed: int) -> None:
         rows = {s: np.array([row_of[name] for name in found]) for s, found in plan.pictures.items()}
         made = {split: _embedded(sources, found) for split, found in rows.items()}
     else:
-        opener = listing.open
-        if opener is None:
+        if listing.file is None:
             raise ValueError("there are neither pictures nor embeddings of them to train on")
         network = pictures.load_network("cpu")
 
         def open_name(name: str) -> Any:
-            return opener(row_of[name])
+            return listing.open(row_of[name])
 
         reasons = pictures.unreadable(open_name, table.captions)
         plan = prepare.plan_own(table, reasons, each=each, seed=seed)

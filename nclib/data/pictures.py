@@ -28,6 +28,8 @@ from nclib.data.row_writer import ConvertError, MadeRows
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+#: Formats that are read: none that starts another program (EPS) or is a document (PDF).
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 MISSING = "the picture is missing"
 URL = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
@@ -44,57 +46,73 @@ class UnreadableError(ValueError):
     """A picture that cannot be read; the message is the reason."""
 
 
-def open_picture(file: Path | io.BytesIO) -> Image:
-    """Return a picture in red, green and blue.
+def open_picture(file: Path | io.BytesIO, side: int | None = None) -> Image:
+    """Return a picture in red, green and blue; with ``side`` a small copy to look at, upright and on white.
 
     Raises
     ------
     UnreadableError
-        When it is missing, damaged, cut off or so large that it may be an attack.
+        When it is missing, damaged, cut off, in a format not listed in :data:`FORMATS`, or so large that it
+        may be an attack.
     """
     from PIL import Image, UnidentifiedImageError
 
-    if isinstance(file, Path) and not file.is_file():
+    if isinstance(file, Path) and not os.path.isfile(file):  # False for a name that no file can have
         raise UnreadableError(MISSING)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
-            with Image.open(file) as picture:
-                return picture.convert("RGB")
+            with Image.open(file, formats=FORMATS) as picture:
+                return picture.convert("RGB") if side is None else _small(picture, side)
     except UnidentifiedImageError:
-        raise UnreadableError("the file is not a picture") from None
+        kinds = f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
+        raise UnreadableError(f"the file is not a picture in {kinds}") from None
     except (Image.DecompressionBombWarning, Image.DecompressionBombError):
         raise UnreadableError(f"the picture has more than {Image.MAX_IMAGE_PIXELS:,} pixels") from None
     except Exception as error:  # decoders raise whatever a damaged file leads them to
         raise UnreadableError(f"the picture cannot be read ({one_line(str(error))[:80]})") from error
 
 
+def _small(picture: Image, side: int) -> Image:
+    """Return a copy of at most ``side`` pixels each way: upright, on white, without metadata."""
+    from PIL import Image, ImageOps
+
+    if picture.mode == "P" or picture.has_transparency_data:
+        picture = picture.convert("RGBA")
+    picture.thumbnail((side, side))
+    picture = ImageOps.exif_transpose(picture)
+    small = Image.new("RGB", picture.size, "white")
+    small.paste(picture.convert("RGB"), mask=picture.getchannel("A") if "A" in picture.getbands() else None)
+    return small
+
+
 class Files:
     """Pictures of a table by name; a relative one never leads out of their folder.
 
-    With ``only``, an absolute name must lie in the folder as well.
+    With ``only``, an absolute name must lie in the folder as well; with ``follow``, none must.
     """
 
-    def __init__(self, folder: Path, *, only: bool) -> None:
-        self.folder, self.only = "" if folder == Path() else str(folder), only
+    def __init__(self, folder: Path, *, only: bool, follow: bool = False) -> None:
+        self.folder, self.only, self.follow = "" if folder == Path() else str(folder), only, follow
 
     def path(self, name: str) -> str | None:
         """Return where a picture should be; None for one outside the folder."""
         if os.path.isabs(name):
-            if not self.only:
+            if not self.only or self.follow:
                 return name
             name = os.path.relpath(name, self.folder)
         whole = posixpath.normpath(name.replace("\\", "/"))
-        return None if whole == ".." or whole.startswith("../") else os.path.join(self.folder, whole)
+        outside = (whole == ".." or whole.startswith("../")) and not self.follow
+        return None if outside else os.path.join(self.folder, whole)
 
-    def open(self, name: str) -> Image:
-        """Open a picture; URLs are not downloaded."""
+    def file(self, name: str) -> Path:
+        """Return the file of a picture; URLs are not downloaded."""
         if URL.match(name):
             raise UnreadableError("a URL: pictures are not downloaded; give embeddings, or the pictures")
         path = self.path(name)
         if path is None:
-            raise UnreadableError("the picture lies outside the folder of the pictures")
-        return open_picture(Path(path))
+            raise UnreadableError("the picture lies outside the folder of the pictures; --follow allows that")
+        return Path(path)
 
     def show(self, name: str) -> str:
         """Return the path or the URL of a picture, for tables."""

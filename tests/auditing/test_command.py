@@ -11,6 +11,7 @@ import pytest
 from PIL import Image
 
 from nclib.cli import main
+from nclib.common.lock import sole_writer
 
 N = 120
 
@@ -88,10 +89,45 @@ def test_pictures_in_a_tar_are_shown_and_nothing_else_is_unpacked(material):
                 info.size = len(content)
                 file.addfile(info, io.BytesIO(content))
     assert main(arguments(material, "--quiet", pairs="0.tar")) == 0
-    shown = list((material / "report" / "pictures").iterdir())
-    assert {path.suffix for path in shown} == {".jpg"}
     assert not list(material.parent.glob("*.png"))
     assert "data:image/" in (material / "report" / "report.html").read_text("utf8")
+
+
+def test_a_picture_outside_the_folder_is_shown_to_those_who_follow_it(material):
+    frame = pd.read_csv(material / "t.csv")
+    for name in ("secret.png", "x" * 300 + ".png"):  # the first suspect, and a name that no file can have
+        frame.loc[frame.index[0 if name == "secret.png" else 1], "image"] = str(material / name)
+    Image.new("RGB", (6, 6), "white").save(material / "secret.png")
+    frame.to_csv(material / "t.csv", index=False)
+    pages = []
+    for more in ([], ["--follow"]):
+        assert main(arguments(material, *more)) == 0
+        pages.append((material / "report" / "report.html").read_text("utf8"))
+    assert pages[1].count("data:image/") == pages[0].count("data:image/") + 1
+
+
+def test_what_a_spreadsheet_would_run_is_text_in_its_files(material):
+    formula = '=HYPERLINK("http://example.org","x")'
+    frame = pd.read_csv(material / "t.csv").assign(
+        id=[*(f"{sign}1+1" for sign in "=+-@"), *map(str, range(4, N))]
+    )
+    frame["caption"] = [formula, "-5", *frame["caption"][2:]]
+    frame.to_csv(material / "t.csv", index=False)
+    (material / "checked.csv").write_text("id,label\n'=1+1,wrong\n+1+1,right\n")
+    assert main(arguments(material, "--labels", str(material / "checked.csv"))) == 0
+    table = pd.read_csv(material / "report" / "pairs.csv", dtype=str)
+    assert table["id"][:5].tolist() == ["'=1+1", "'+1+1", "'-1+1", "'@1+1", "4"]
+    assert table["caption"][:2].tolist() == [f"'{formula}", "-5"]
+    assert table["p_wrong"][:2].tolist() == ["1.0", "0.0"]
+    assert pd.read_parquet(material / "report" / "pairs.parquet")["id"][0] == "=1+1"
+    assert "'@1+1," in (material / "report" / "cleanlab.csv").read_text()
+
+
+def test_the_second_audit_in_a_folder_stops(material, capsys):
+    with sole_writer(material / "report"):
+        assert main(arguments(material)) == 2
+    assert "report is being written by process" in capsys.readouterr().err
+    assert not (material / "report" / "report.html").exists()
 
 
 def test_scores_that_tell_nothing_are_called_weak(material, capsys):

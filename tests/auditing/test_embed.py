@@ -13,7 +13,7 @@ from PIL import Image
 import nclib
 from nclib.auditing import crossfit, embed
 from nclib.auditing.embed import read_pairs
-from nclib.data import pictures as opening
+from nclib.data.readers import listing
 from nclib.models.pretrained import TwoTowers
 
 
@@ -92,7 +92,7 @@ def test_a_stopped_embedding_continues(photographs, clip, tmp_path, monkeypatch)
     monkeypatch.setattr("nclib.data.row_writer.BLOCK", 4)
     work, opened = tmp_path / "work", []
     whole = read_pairs(photographs, model=clip, work=tmp_path / "other")
-    real = opening.open_picture
+    real = listing.open_picture
 
     def stops(file):
         opened.append(file.name)
@@ -100,7 +100,7 @@ def test_a_stopped_embedding_continues(photographs, clip, tmp_path, monkeypatch)
             raise KeyboardInterrupt
         return real(file)
 
-    monkeypatch.setattr(opening, "open_picture", stops)
+    monkeypatch.setattr(listing, "open_picture", stops)
     with pytest.raises(KeyboardInterrupt):
         read_pairs(photographs, model=clip, work=work)
     pairs = read_pairs(photographs, model=clip, work=work)
@@ -212,7 +212,10 @@ def test_features_of_pictures_without_any_model(tmp_path, monkeypatch, capsys):
     (tmp_path / "t.csv").write_text("\n".join(rows))
     audit = nclib.audit(tmp_path / "t.csv", work=tmp_path / "work", progress=False)
     pairs = audit.pairs
-    assert pairs.problems == {42: "the picture is missing", 43: "the file is not a picture"}
+    assert pairs.problems == {
+        42: "the picture is missing",
+        43: "the file is not a picture in JPEG, PNG, WEBP, GIF, BMP or TIFF",
+    }
     assert np.isfinite(pairs.images).all()
     assert not pairs.captions[42:].any()
     # Two pictures that could not be read are not the same picture, and no caption's partner.

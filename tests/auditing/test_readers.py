@@ -4,6 +4,7 @@ import io
 import json
 import sys
 import tarfile
+import zipfile
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -111,8 +112,16 @@ def test_damaged_pictures_say_why(tmp_path):
             found.open(row)
         reasons.append(str(error.value))
     assert reasons[0].startswith("the picture cannot be read (image file is truncated")
-    assert reasons[1:3] == ["the file is not a picture"] * 2
+    assert reasons[1:3] == ["the file is not a picture in JPEG, PNG, WEBP, GIF, BMP or TIFF"] * 2
     assert reasons[4].startswith("a URL: pictures are not downloaded")
+
+
+@pytest.mark.parametrize("kind", ["EPS", "PDF"])
+def test_a_picture_that_starts_another_program_is_refused(tmp_path, kind):
+    Image.new("RGB", (8, 8)).save(tmp_path / "a.png", kind)
+    found = list_pairs(write_table(tmp_path / "t.csv", ["a.png,one"]))
+    with pytest.raises(UnreadableError, match="the file is not a picture in JPEG, PNG"):
+        found.open(0)
 
 
 def test_a_bomb_is_not_unpacked(tmp_path, monkeypatch):
@@ -184,6 +193,39 @@ def test_a_flipped_bit_of_an_npz_is_noticed(tmp_path, save):
         (tmp_path / "e.npz").write_bytes(whole[:place] + bytes([whole[place] ^ 16]) + whole[place + 1 :])
         with pytest.raises(ValueError, match=r"e\.npz is not a readable \.npz file"):
             list_pairs(tmp_path / "e.npz")
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_an_npz_that_claims_more_than_memory_is_refused(tmp_path, save, monkeypatch):
+    save(tmp_path / "e.npz", images=np.zeros((64, 4), np.float32), captions=np.zeros((64, 4), np.float32))
+    with zipfile.ZipFile(tmp_path / "e.npz") as whole:
+        kind = whole.infolist()[0].compress_type
+        entries = {
+            name: whole.read(name).replace(b"(64, 4)", b"(99999999999, 99999999)")
+            for name in whole.namelist()
+        }
+    with zipfile.ZipFile(tmp_path / "claims.npz", "w", kind) as whole:
+        for name, content in entries.items():
+            whole.writestr(name, content)
+    with pytest.raises(ValueError, match=r"claims\.npz (does not fit into memory|is not a readable)"):
+        list_pairs(tmp_path / "claims.npz")
+    monkeypatch.setattr("nclib.data.readers.arrays._memory", lambda: 2000)
+    if save is np.savez_compressed:
+        with pytest.raises(ValueError, match=r"images\.npy has 1,152 bytes.*save it with numpy\.savez,"):
+            list_pairs(tmp_path / "e.npz")
+    else:
+        assert len(list_pairs(tmp_path / "e.npz").ids) == 64
+
+
+def test_numbers_that_no_float_holds_spoil_their_row_only(tmp_path):
+    rows = [f'{i}.png,a,"[{n}, 1]","[1, 1]"' for i, n in enumerate(("1", "9" * 400, "1e39", "1e999"))]
+    table = write_table(tmp_path / "t.csv", rows, "image,caption,image_emb,text_emb")
+    assert read_pairs(table).problems == dict.fromkeys((1, 2, 3), "picture embedding is infinite")
+    wide = np.ones((4, 2))
+    wide[3, 1] = 1e300
+    pairs = read_pairs(table, image_emb=wide, text_emb=wide)
+    assert list(pairs.problems) == [3]
+    assert pairs.unit_images(slice(4))[3].tolist() == [0, 0]
 
 
 def test_bad_arrays(tmp_path):

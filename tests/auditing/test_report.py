@@ -17,6 +17,7 @@ import pandas as pd
 import pytest
 
 from nclib.auditing.report import histogram, reliability, wilson, write_report
+from nclib.data.readers import UnreadableError
 
 HOSTILE = [
     "<script>alert(1)</script><img src=x onerror=alert(2)>",
@@ -32,6 +33,11 @@ HOSTILE = [
     "a\u0300\u0301\u0302" * 200,
     "",
 ]
+
+
+def thumbnail(row, side):
+    """Stands in for pictures of which none can be read."""
+    raise UnreadableError
 
 
 def made(ids, texts, pictures, problems=(), duplicates=(), patterns=(), share=(0.25, 0.2, 0.3)):
@@ -61,7 +67,7 @@ def made(ids, texts, pictures, problems=(), duplicates=(), patterns=(), share=(0
             images=np.zeros((n, 2), np.float32), image_of=np.arange(n), ids=ids, texts=texts,
             pictures=pictures, usable=~np.isin(np.arange(n), problems),
             problems=dict.fromkeys(problems, f"picture is missing {HOSTILE[0]}"),
-            row_of={name: row for row, name in enumerate(ids)},
+            row_of={name: row for row, name in enumerate(ids)}, thumbnail=thumbnail,
         ),
         table=table, score="cosine", seed=3,
         settings={"score": "auto", "path": HOSTILE[1], "auroc_on_exchanged": {"rank": 0.91234567}},

@@ -65,6 +65,7 @@ def list_pairs(
     text_emb: Any = None,
     split: str | None = None,
     every_split: bool = False,
+    follow: bool = False,
 ) -> Listing:
     """List the pairs of a source, without reading a picture.
 
@@ -80,6 +81,8 @@ def list_pairs(
         Split of a ``datasets`` object; needed when it has several.
     every_split : bool
         Take all splits of such an object; ``splits`` of the listing names them.
+    follow : bool
+        Open pictures outside ``folder`` too, where a table names them.
 
     Returns
     -------
@@ -101,7 +104,7 @@ def list_pairs(
         raise FileNotFoundError(f"there is no file or folder {source}; give {TAKEN}")
     if reader is None:
         raise ValueError(f"{source} holds no pairs that can be read; give {TAKEN}")
-    hints = Hints(None if folder is None else Path(folder).expanduser(), text_emb, split, every_split)
+    hints = Hints(None if folder is None else Path(folder).expanduser(), text_emb, split, every_split, follow)
     found = _with_embeddings(reader.read(source, hints), image_emb, text_emb)
     if not found.ids:
         raise ValueError(f"{where} holds no pairs")

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import io
+import math
+import os
+import sys
 import zipfile
 import zlib
 from os import PathLike
@@ -45,10 +48,25 @@ def open_arrays(path: Path) -> dict[str, Array]:
             for info in whole.infolist():
                 name = info.filename.removesuffix(".npy")
                 found = _in_place(path, info) if info.compress_type == zipfile.ZIP_STORED else None
+                if found is None and info.file_size > _memory() // 2:
+                    raise MemoryError(f"{info.filename} has {info.file_size:,} bytes")
                 arrays[name] = loaded[name] if found is None else found
+    except MemoryError as error:
+        raise ValueError(
+            f"{path} does not fit into memory ({error}); save it with numpy.savez, whose arrays are read in "
+            "place"
+        ) from None
     except (ValueError, KeyError, EOFError, OSError, zipfile.BadZipFile, zlib.error) as error:
         raise ValueError(f"{path} is not a readable .npz file ({error})") from error
     return arrays
+
+
+def _memory() -> int:
+    """Return the bytes of memory of this machine; a large number where the system does not tell."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, OSError, ValueError):
+        return sys.maxsize
 
 
 def _in_place(path: Path, info: zipfile.ZipInfo) -> Array | None:
@@ -56,11 +74,14 @@ def _in_place(path: Path, info: zipfile.ZipInfo) -> Array | None:
     with path.open("rb") as file:
         file.seek(info.header_offset + 26)  # lengths of the entry's name and extra field, which follow
         file.seek(sum(np.frombuffer(file.read(4), "<u2").tolist()), io.SEEK_CUR)
+        end = file.tell() + info.file_size
         if np.lib.format.read_magic(file) != (1, 0):
             return None
         shape, fortran, dtype = np.lib.format.read_array_header_1_0(file)
         if fortran or dtype.hasobject or 0 in shape or not shape:
             return None
+        if file.tell() + math.prod(shape) * dtype.itemsize != end:
+            raise ValueError(f"{info.filename} does not have the shape that it names, {shape}")
         return np.memmap(path, dtype, "r", file.tell(), shape)
 
 

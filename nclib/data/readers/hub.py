@@ -8,12 +8,12 @@ import io
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nclib.common.checks import check_choice
 from nclib.common.files import digest
 from nclib.data.captions_table import one_line
-from nclib.data.pictures import MISSING, Files, UnreadableError, open_picture
+from nclib.data.pictures import MISSING, Files, UnreadableError
 from nclib.data.readers.listing import (
     PICTURE_COLUMNS,
     SPLIT_COLUMNS,
@@ -26,9 +26,6 @@ from nclib.data.readers.listing import (
     rows_of,
 )
 from nclib.data.readers.tables import BLOCK, TABLES, columns_of
-
-if TYPE_CHECKING:
-    from PIL.Image import Image
 
 NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")  # of a data set on the hub
 FILES = (*TABLES, ".npy", ".npz", ".tar")
@@ -51,26 +48,27 @@ def no_package() -> bool:
 class _Cells:
     """Pictures in the cells of a column, by split and row."""
 
-    def __init__(self, parts: Mapping[str, Any], column: str | None) -> None:
-        self.parts, self.column = parts, column
+    def __init__(self, parts: Mapping[str, Any], column: str | None, files: Files) -> None:
+        self.parts, self.column, self.files = parts, column, files
 
     def cell(self, name: str) -> Any:
         split, _, row = name.rpartition("/")
         try:
-            return self.parts[split][int(row)][self.column]
-        except Exception as error:  # the library decodes the picture here
+            value = self.parts[split][int(row)][self.column]
+            if hasattr(value, "convert"):  # decoded by a transform of the caller's
+                value.convert("RGB").save(buffer := io.BytesIO(), "PNG")
+                return {"bytes": buffer.getvalue()}
+        except Exception as error:  # whatever that transform or a decoder raises
             raise UnreadableError(f"the picture cannot be read ({one_line(str(error))[:80]})") from error
+        return value
 
-    def open(self, name: str) -> Image:
+    def file(self, name: str) -> Path | io.BytesIO:
         value = self.cell(name)
         if isinstance(value, Mapping):
             value = value.get("bytes") or value.get("path")
-        if isinstance(value, (bytes, str)):
-            return open_picture(io.BytesIO(value) if isinstance(value, bytes) else Path(value))
-        if not hasattr(value, "convert"):
+        if not isinstance(value, (bytes, str)):
             raise UnreadableError(MISSING)
-        result: Image = value.convert("RGB")
-        return result
+        return io.BytesIO(value) if isinstance(value, bytes) else self.files.file(value)
 
     def show(self, name: str) -> str:
         return name
@@ -83,13 +81,24 @@ def read_hub(source: Any, hints: Hints) -> Listing:
     if not hasattr(first, "__len__"):
         raise ValueError("a streamed data set cannot be read; load it without streaming=True")
     picture = find_column(first.column_names, PICTURE_COLUMNS)
-    cells, named = _Cells(parts, picture), False
+    parts = {split: _undecoded(part, picture) for split, part in parts.items()}
+    files = Files(hints.folder or Path(), only=hints.folder is not None, follow=hints.follow)
+    cells, named = _Cells(parts, picture, files), False
     if picture is not None and len(first):
         with contextlib.suppress(UnreadableError):  # paths or URLs in place of pictures
             named = isinstance(cells.cell(f"{next(iter(parts))}/0"), str)
     rows = joined([_rows(part, split, picture, named) for split, part in parts.items()])
-    album = Files(hints.folder or Path(), only=hints.folder is not None) if named else cells
-    return rows.listing(album, digest([str(getattr(part, "_fingerprint", "")) for part in parts.values()]))
+    origin = digest([str(getattr(part, "_fingerprint", "")) for part in parts.values()])
+    return rows.listing(files if named else cells, origin)
+
+
+def _undecoded(part: Any, column: str | None) -> Any:
+    """Return a data set whose pictures the library does not decode: it would try every format."""
+    if type((getattr(part, "features", None) or {}).get(column)).__name__ != "Image":
+        return part
+    import datasets
+
+    return part.cast_column(column, datasets.Image(decode=False))
 
 
 def _splits(found: Any, hints: Hints) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
 import warnings
@@ -23,6 +24,7 @@ from nclib.data.captions_table import (
     SPLIT_COLUMNS,
     one_line,
 )
+from nclib.data.pictures import open_picture
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -54,6 +56,7 @@ class Hints:
     text_emb: Any = None
     split: str | None = None
     every_split: bool = False
+    follow: bool = False
 
 
 @dataclass(frozen=True)
@@ -73,8 +76,8 @@ class Listing:
         Split of each pair, as the source calls it.
     problems : dict of int to str
         Reason by row of a pair that cannot be used.
-    open : callable, int -> Image, optional
-        Opens the picture in a row of ``pictures``, or raises an
+    file : callable, int -> Path or BytesIO, optional
+        Finds the file of the picture in a row of ``pictures``, or raises an
         :class:`~nclib.data.readers.UnreadableError`.
     images, captions : ndarray, (N, D) and (M, D), optional
         Embeddings, where given; ``images`` alone are features of the pictures.
@@ -88,10 +91,15 @@ class Listing:
     pictures: list[str] | None = None
     splits: list[str] | None = None
     problems: dict[int, str] = field(default_factory=dict)
-    open: Callable[[int], Image] | None = None
+    file: Callable[[int], Path | io.BytesIO] | None = None
     images: Array | None = None
     captions: Array | None = None
     origin: str = ""
+
+    def open(self, row: int) -> Image:
+        """Open the picture in a row of ``pictures``, or raise an UnreadableError."""
+        assert self.file is not None
+        return open_picture(self.file(row))
 
     def stamp(self) -> str:
         """Return a digest that changes with the pictures: of their names, sizes and times."""
@@ -110,8 +118,8 @@ def _state(name: str) -> str:
 class Album(Protocol):
     """Pictures by name."""
 
-    def open(self, name: str) -> Image:
-        """Open a picture, or raise an :class:`~nclib.data.readers.UnreadableError`."""
+    def file(self, name: str) -> Path | io.BytesIO:
+        """Return the file of a picture, or raise an :class:`~nclib.data.readers.UnreadableError`."""
 
     def show(self, name: str) -> str:
         """Return the path, the URL or another name of a picture, for tables."""
@@ -161,7 +169,7 @@ class Rows:
             None if self.pictures is None else unique.tolist(),
             None if self.splits is None else [text_of(split) for split in self.splits],
             found,
-            None if album is None else lambda row: album.open(names[first[row]]),
+            None if album is None else lambda row: album.file(names[first[row]]),
             images,
             self.captions,
             origin,
@@ -297,5 +305,9 @@ def stacked(values: Sequence[Any] | Array, where: Path | str) -> Array:
         if value is not None and len(value):
             if len(value) != width:
                 raise ValueError(f"{where}, row {row + 1}: {len(value)} numbers, the first row has {width}")
-            result[row] = value
+            try:
+                with np.errstate(over="ignore"):
+                    result[row] = value
+            except OverflowError:  # a whole number beyond floating ones
+                result[row] = np.inf
     return result

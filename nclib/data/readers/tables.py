@@ -47,7 +47,7 @@ def read_table(source: Any, hints: Hints) -> Listing:
         paths = sorted(source.glob("*.parquet")) if source.is_dir() else [source]
         home = source if source.is_dir() else source.parent
         rows = joined([(_parquet if p.suffix.lower() == ".parquet" else _text)(p) for p in paths])
-    return rows.listing(Files(hints.folder or home, only=hints.folder is not None))
+    return rows.listing(Files(hints.folder or home, only=hints.folder is not None, follow=hints.follow))
 
 
 def _text(path: Path) -> Rows:
@@ -138,7 +138,7 @@ def read_folder(source: Path, hints: Hints) -> Listing:
             f"{source} holds several tables, {', '.join(p.name for p in chosen)}; give one of them"
         )
     if chosen:
-        return read_table(chosen[0], Hints(hints.folder or source))
+        return read_table(chosen[0], replace(hints, folder=hints.folder or source))
     pictures = sorted(p for p in source.rglob("*") if p.suffix.lower() in SUFFIXES)
     if not pictures:
         raise ValueError(f"{source} holds neither a table of captions nor pictures")
@@ -158,4 +158,4 @@ def read_folder(source: Path, hints: Hints) -> Listing:
             "as --images"
         )
     names = [p.relative_to(source).as_posix() for p in pictures]
-    return Rows(texts, names, problems=problems).listing(Files(source, only=True))
+    return Rows(texts, names, problems=problems).listing(Files(source, only=True, follow=hints.follow))

@@ -9,10 +9,10 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nclib.common.files import digest
-from nclib.data.pictures import SUFFIXES, UnreadableError, open_picture
+from nclib.data.pictures import SUFFIXES, UnreadableError
 from nclib.data.readers.listing import (
     ID_COLUMNS,
     Hints,
@@ -22,9 +22,6 @@ from nclib.data.readers.listing import (
     find_column,
     spread,
 )
-
-if TYPE_CHECKING:
-    from PIL.Image import Image
 
 LONGEST_FILE = 1 << 20  # bytes of a caption or its .json; longer ones are left out
 NO_PICTURE = "no picture has this key"
@@ -55,13 +52,13 @@ class _Members:
     def __init__(self) -> None:
         self.places: dict[str, tuple[Path, Place | None]] = {}
 
-    def open(self, name: str) -> Image:
+    def file(self, name: str) -> io.BytesIO:
         path, place = self.places[name]
         if place is None:
             raise UnreadableError(NO_PICTURE)
         with path.open("rb") as file:
             file.seek(place[0])
-            return open_picture(io.BytesIO(file.read(place[1])))
+            return io.BytesIO(file.read(place[1]))
 
     def show(self, name: str) -> str:
         return name
