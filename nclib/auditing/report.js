@@ -60,28 +60,55 @@
     find("#keep")?.addEventListener("click", keep);
   }
 
-  // -- marks: id -> label, kept in the page and, where the browser allows it, between visits -----------------
+  // -- filters ---------------------------------------------------------------------------------------------
   const cards = all(".card");
+  const shown = (root) => all(".card:not([hidden])", root);
+  const kind = find("#kind");
+  const words = find("#words");
+  const content = new Map(); // card -> its text and file names, in lower case
+
+  const filter = () => {
+    const wanted = words.value.toLowerCase().split(/\s+/).filter(Boolean);
+    for (const card of cards) {
+      if (!content.has(card)) {
+        const names = all("img", card).map((image) => image.alt);
+        content.set(card, [card.textContent, ...names].join(" ").toLowerCase());
+      }
+      const found = wanted.every((word) => content.get(card).includes(word));
+      card.hidden = !found || (kind.value !== "" && card.dataset.kind !== kind.value);
+    }
+    const unfiltered = kind.value === "" && !wanted.length;
+    find("#found").textContent = unfiltered ? "" : `${shown(document).length} of ${cards.length} on this page`;
+    for (const list of all(".cards")) current(shown(list)[0]);
+  };
+
+  // -- marks and edited captions by id, kept in the page and, where the browser allows it, between visits ----
   const idOf = (card) => data.ids[card.dataset.pair];
   const place = `nclib-audit-${data.checksum}`;
-  const undone = []; // [id, label before, row], the latest last
-  let marks = new Map();
+  const UNDONE = 500; // steps that can be undone
+  let marks = new Map(); // id -> label
+  let edits = new Map(); // id -> caption
+  let steps = []; // [id, label before, caption before], the latest last
   let unsaved = false; // marks that neither the browser nor a file holds
 
   const restore = () => {
-    let kept = [];
+    let kept = {};
     try {
-      kept = JSON.parse(localStorage.getItem(place) ?? "[]");
-      kept = kept.filter(([, label]) => Object.values(KEYS).includes(label));
+      kept = JSON.parse(localStorage.getItem(place)) ?? {};
+      if (Array.isArray(kept)) kept = { marks: kept }; // of an earlier page
     } catch {
-      kept = []; // no storage here, or another program's content
+      kept = {}; // no storage here, or another program's content
     }
-    marks = new Map([...data.labels, ...kept]);
+    const listed = (name) => (Array.isArray(kept[name]) ? kept[name].filter(Array.isArray) : []);
+    const labels = listed("marks").filter(([, label]) => Object.values(KEYS).includes(label));
+    marks = new Map([...data.labels, ...labels]);
+    edits = new Map([...data.edits, ...listed("edits")].filter(([, text]) => typeof text === "string"));
+    steps = listed("steps");
   };
 
   const store = () => {
     try {
-      localStorage.setItem(place, JSON.stringify([...marks]));
+      localStorage.setItem(place, JSON.stringify({ marks: [...marks], edits: [...edits], steps }));
     } catch {
       unsaved = true;
     }
@@ -93,6 +120,11 @@
       card.dataset.label = label;
       for (const button of all("button[data-mark]", card))
         button.setAttribute("aria-pressed", String(button.dataset.mark === label));
+      const text = edits.get(idOf(card));
+      const edited = card.querySelector(".edited");
+      edited.hidden = text === undefined;
+      edited.textContent = text ?? "";
+      card.toggleAttribute("data-edited", text !== undefined);
     }
     for (const list of all(".cards")) {
       const done = all(".card", list).filter((card) => card.dataset.label).length;
@@ -100,24 +132,30 @@
     }
     const counts = Object.values(KEYS).map((label) => [...marks.values()].filter((l) => l === label).length);
     const [wrong, right, unsure] = counts;
-    const said = `${marks.size} marked: ${wrong} wrong, ${right} right, ${unsure} unsure.`;
-    find("#progress").textContent = marks.size ? said : "Nothing marked yet.";
-    find("#save").disabled = !marks.size;
-    find("#undo").disabled = !undone.length;
+    const said = [];
+    if (marks.size) said.push(`${marks.size} marked: ${wrong} wrong, ${right} right, ${unsure} unsure`);
+    if (edits.size) said.push(`${edits.size} caption${edits.size === 1 ? "" : "s"} edited`);
+    find("#progress").textContent = said.length ? `${said.join("; ")}.` : "Nothing marked yet.";
+    find("#save").disabled = !said.length;
+    find("#undo").disabled = !steps.length;
   };
 
-  const set = (id, label) => {
-    if (label) marks.set(id, label);
-    else marks.delete(id);
+  const put = (map, id, value) => (value === undefined || value === null ? map.delete(id) : map.set(id, value));
+
+  const change = (id, label, text) => {
+    steps = [...steps, [id, marks.get(id) ?? null, edits.get(id) ?? null]].slice(-UNDONE);
+    put(marks, id, label);
+    put(edits, id, text);
     store();
     draw();
   };
 
   // One card at a time is in the tab order, with its buttons; the arrows move from card to card.
   const current = (card) => {
+    if (!card) return;
     for (const other of all(".card", card.parentElement)) {
       other.tabIndex = other === card ? 0 : -1;
-      for (const button of all("button[data-mark]", other)) button.tabIndex = other.tabIndex;
+      for (const button of all(".marks button", other)) button.tabIndex = other.tabIndex;
     }
   };
 
@@ -130,23 +168,56 @@
 
   // Across: the next card; down: the card below, as many further as there are columns.
   const neighbour = (card, across, down = 0) => {
-    const list = [...card.parentElement.children];
+    const list = shown(card.parentElement);
     const columns = list.filter((other) => other.offsetTop === list[0].offsetTop).length;
     return list[list.indexOf(card) + across + columns * down];
   };
 
   const mark = (card, label) => {
     const id = idOf(card);
-    const before = marks.get(id);
-    undone.push([id, before, card]);
-    set(id, before === label ? undefined : label);
+    change(id, marks.get(id) === label ? undefined : label, edits.get(id));
   };
 
   const undo = () => {
-    if (!undone.length) return;
-    const [id, before, card] = undone.pop();
-    set(id, before);
-    go(card);
+    if (!steps.length) return;
+    const [id, label, text] = steps.pop();
+    put(marks, id, label);
+    put(edits, id, text);
+    store();
+    draw();
+    go(shown(document).find((card) => idOf(card) === id));
+  };
+
+  // The given caption, whole: long ones are folded, and the last part holds all of them.
+  const given = (card) => all(".given-text", card).at(-1).textContent;
+
+  const edit = (card) => {
+    if (!card.querySelector("[data-edit]") || card.querySelector("textarea")) return;
+    const id = idOf(card);
+    const box = document.createElement("textarea");
+    box.value = edits.get(id) ?? given(card);
+    box.rows = 3;
+    box.dir = "auto";
+    box.setAttribute("aria-label", "Caption; Enter keeps it, Escape leaves it as it was");
+    card.querySelector(".pair").after(box);
+    box.focus();
+    let open = true;
+    const close = (kept) => {
+      if (!open) return;
+      open = false;
+      const text = box.value.trim().replace(/\s+/g, " ");
+      box.remove();
+      const next = text && text !== given(card).trim() ? text : undefined;
+      if (kept && next !== edits.get(id)) change(id, marks.get(id), next);
+    };
+    box.addEventListener("keydown", (event) => {
+      event.stopPropagation();
+      if (event.key !== "Escape" && (event.key !== "Enter" || event.isComposing)) return;
+      event.preventDefault();
+      close(event.key === "Enter");
+      go(card);
+    });
+    box.addEventListener("blur", () => close(true));
   };
 
   const onKey = (event) => {
@@ -156,6 +227,7 @@
     const step = { arrowright: [1], arrowleft: [-1], arrowdown: [0, 1], arrowup: [0, -1] }[key];
     if (step) go(neighbour(card, ...step));
     else if (key === "z") undo();
+    else if (key === "e") edit(card);
     else if (KEYS[key]) {
       mark(card, KEYS[key]);
       if (marks.has(idOf(card))) go(neighbour(card, 1) ?? card);
@@ -164,8 +236,11 @@
   };
 
   const onClick = (event) => {
-    const button = event.target.closest("button[data-mark]");
-    if (button) mark(button.closest(".card"), button.dataset.mark);
+    const button = event.target.closest(".marks button");
+    if (!button) return;
+    const card = button.closest(".card");
+    if (button.dataset.mark) mark(card, button.dataset.mark);
+    else edit(card);
   };
 
   // What a spreadsheet would run as a formula begins with '; the audit takes it off again.
@@ -173,8 +248,10 @@
   const quoted = (text) => `"${guarded(text).replaceAll('"', '""')}"`;
 
   const save = () => {
-    const rows = [...marks].map(([id, label]) => `${quoted(id)},${label}\r\n`);
-    download("checked.csv", `id,label\r\n${rows.join("")}`, "text/csv");
+    const ids = new Set([...marks.keys(), ...edits.keys()]);
+    const rows = [...ids].map((id) => [quoted(id), marks.get(id) ?? "", quoted(edits.get(id) ?? "")]);
+    const lines = [["id", "label", "new_caption"], ...rows].map((cells) => `${cells.join(",")}\r\n`);
+    download("checked.csv", lines.join(""), "text/csv");
     unsaved = false;
   };
 
@@ -187,9 +264,11 @@
       list.addEventListener("click", onClick);
       list.addEventListener("focusin", (event) => current(event.target.closest(".card")));
     }
+    kind.addEventListener("change", filter);
+    words.addEventListener("input", filter);
     find("#undo").addEventListener("click", undo);
     find("#save").addEventListener("click", save);
-    find("#next").addEventListener("click", () => go(cards.find((card) => !card.dataset.label)));
+    find("#next").addEventListener("click", () => go(shown(document).find((card) => !card.dataset.label)));
     addEventListener("beforeunload", (event) => unsaved && event.preventDefault());
   } else find("#bar").hidden = true;
 })();

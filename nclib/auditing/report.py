@@ -18,17 +18,20 @@ from typing import Any
 
 import matplotlib.style
 import numpy as np
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from nclib.auditing.pairs import Pairs
 from nclib.auditing.result import WRONG_FROM, Findings
+from nclib.auditing.wording import explained, percent, settings, verdict
 from nclib.common.files import digest, write_atomically
 from nclib.data.readers import UnreadableError
 
+HERE = Path(__file__).parent
 SUSPECTS, ASKED = 200, 60  # pairs on the page: the most suspicious, and those whose label teaches most
+FIRST = 12  # suspects in a notebook
 ROWS = 50  # of a table on the page; the files beside it hold the rest
 FOLD = 200  # characters of a caption that are shown at once
 SHORT = 300  # characters of an id, a file name or a reason
@@ -72,13 +75,9 @@ def write_report(audit: Findings, folder: str | Path) -> Path:
     but the two of the page, by their hashes. Small copies of the pictures are in the file, without their
     metadata.
     """
-    here, path = Path(__file__).parent, Path(folder) / "report.html"
-    style, script = ((here / f"report.{end}").read_text("utf8") for end in ("css", "js"))
-    pages = Environment(loader=FileSystemLoader(here), autoescape=True, undefined=StrictUndefined)
-    pages.policies["json.dumps_kwargs"] = {"allow_nan": False}
-    pages.filters |= {"cut": _cut, "percent": _percent}
-    pages.tests["known"] = lambda value: value == value  # NaN differs from itself
-    page = pages.get_template("report.html").render(
+    path = Path(folder) / "report.html"
+    style, script = ((HERE / f"report.{end}").read_text("utf8") for end in ("css", "js"))
+    page = _template("report.html").render(
         style=style,
         script=script,
         policy=(
@@ -92,22 +91,44 @@ def write_report(audit: Findings, folder: str | Path) -> Path:
     return path
 
 
+def notebook_view(audit: Findings) -> str:
+    """Return what a notebook shows of an audit: the share, and the first suspects with their pictures."""
+    pictures: dict[int, str] = {}
+    cards = [_card(audit, row, pictures) for row in _suspects(audit)[:FIRST]]
+    return _template("report.cell.html").render(audit=audit, cards=cards, pictures=pictures, **_facts(audit))
+
+
+def _template(name: str) -> Template:
+    pages = Environment(loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined)
+    pages.policies["json.dumps_kwargs"] = {"allow_nan": False}
+    pages.filters |= {"cut": _cut, "percent": percent}
+    pages.tests["known"] = lambda value: value == value  # NaN differs from itself
+    return pages.get_template(name)
+
+
+def _facts(audit: Findings) -> dict[str, Any]:
+    """Return the facts at the head of both views."""
+    return {
+        "n_pairs": f"{len(audit.table):,}",
+        "n_pictures": f"{len(audit.pairs.images):,}",
+        # Without probabilities, as for a few pairs, the order by score remains.
+        "stated": bool(np.isfinite(audit.share.value)),
+        "weakness": audit.weakness(),
+    }
+
+
 def _contents(audit: Findings, folder: Path) -> dict[str, Any]:
     """Return what the template shows, as plain values."""
     pairs, table, costs = audit.pairs, audit.table.reset_index(drop=True), audit.curves["threshold"]
     pictures: dict[int, str] = {}  # data URI by picture row, "" where there is none to show
-    suspects, asked = _shown(audit)
+    suspects, asked = _suspects(audit), [pairs.row_of[name] for name in audit.ask(ASKED)["id"]]
     t = np.asarray(costs["t"])
     copies = table[["image_duplicate_of", "caption_duplicate_of"]]
     repeated = np.flatnonzero((copies != "").any(axis=1))
     excerpts = [_cut(text, 80) for text in pairs.texts] if pairs.texts else [""] * len(table)
     contents = {
+        **_facts(audit),
         "audit": audit,
-        "n_pairs": f"{len(table):,}",
-        "n_pictures": f"{len(pairs.images):,}",
-        # Without probabilities, as for a few pairs, the order by score remains.
-        "stated": bool(np.isfinite(audit.share.value)),
-        "weakness": audit.weakness(),
         "rows_shown": ROWS,
         "fold": FOLD,
         "longest": LONGEST,
@@ -120,6 +141,10 @@ def _contents(audit: Findings, folder: Path) -> dict[str, Any]:
         "suspects": [_card(audit, row, pictures) for row in suspects],
         "asked": [_card(audit, row, pictures) for row in asked],
         "n_known": int(table["id"].isin(list(audit.labels)).sum()),
+        "repeats": [
+            (one.kind, _cut(str(one.name), 80), f"{one.times:,}", percent(one.wrong))
+            for one in audit.repeats.head(ROWS + 1).itertuples()
+        ],
         "duplicates": {
             "n": len(repeated),
             "image": int((copies["image_duplicate_of"] != "").sum()),
@@ -133,8 +158,11 @@ def _contents(audit: Findings, folder: Path) -> dict[str, Any]:
             (reason, f"{n:,}") for reason, n in Counter(pairs.problems.values()).most_common()
         ],
         "there": {path.name for path in folder.glob("*")},
-        "settings": [(k, _setting(v)) for k, v in {**audit.settings, "seed": audit.seed}.items()],
+        "settings": settings({**audit.settings, "seed": audit.seed}),
     }
+    contents["reasons"] = Counter(
+        one["kind"] for one in contents["suspects"] + contents["asked"]
+    ).most_common()
     names = json.dumps([pairs.ids, pairs.texts, pairs.pictures])
     contents["data"] = {
         # Of the pairs alone, so that marks survive a recalibration.
@@ -144,17 +172,17 @@ def _contents(audit: Findings, folder: Path) -> dict[str, Any]:
         "rows": _steps(audit, t),
         "ids": {row: pairs.ids[row] for row in (*suspects, *asked)},
         "labels": list(audit.labels.items()),
+        "edits": [],
         "pictures": {row: uri for row, uri in pictures.items() if uri},
     }
     return contents
 
 
-def _shown(audit: Findings) -> tuple[list[int], list[int]]:
-    """Return the rows of the most suspicious pairs without a label, and of those whose label teaches most."""
+def _suspects(audit: Findings) -> list[int]:
+    """Return the rows of the most suspicious pairs without a label."""
     table = audit.table
     left = np.flatnonzero(audit.pairs.usable & ~table["id"].isin(list(audit.labels)).to_numpy())
-    suspects = left[np.argsort(table["rank"].to_numpy()[left], kind="stable")][:SUSPECTS]
-    return suspects.tolist(), [audit.pairs.row_of[name] for name in audit.ask(ASKED)["id"]]
+    return left[np.argsort(table["rank"].to_numpy()[left], kind="stable")][:SUSPECTS].tolist()
 
 
 def _card(audit: Findings, row: int, pictures: dict[int, str]) -> dict[str, Any]:
@@ -162,7 +190,10 @@ def _card(audit: Findings, row: int, pictures: dict[int, str]) -> dict[str, Any]
     pair = audit.table.iloc[row].to_dict()
     partner = audit.pairs.row_of.get(pair["partner_id"])
     given, other = (None if r is None else _figure(audit, r, pictures) for r in (row, partner))
-    return {"row": row, "pair": pair, "given": given, "partner": other}
+    kind, why = explained(pair["reason"])
+    known = pair["p_wrong"] == pair["p_wrong"]
+    said = {"verdict": verdict(pair["p_wrong"]) if known else "", "kind": kind, "why": why}
+    return {"row": row, "pair": pair, "given": given, "partner": other, **said}
 
 
 def _figure(audit: Findings, row: int, pictures: dict[int, str]) -> dict[str, Any]:
@@ -190,21 +221,8 @@ def _steps(audit: Findings, t: NDArray[Any]) -> str:
     return base64.b64encode(gzip.compress(content.encode(), compresslevel=4, mtime=0)).decode()
 
 
-def _setting(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return ", ".join(f"{name} {_setting(part)}" for name, part in value.items())
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
 def _hash(content: str) -> str:
     return f"sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}"
-
-
-def _percent(value: float) -> str:
-    percent = 100 * float(value)
-    if 0 < percent < 0.1 or 99.9 < percent < 100:
-        return "less than 0.1 %" if percent < 50 else "more than 99.9 %"
-    return f"{percent:.{1 if 0 < percent < 10 or 99 < percent < 100 else 0}f} %"
 
 
 def _cut(text: str, length: int = SHORT) -> str:

@@ -53,6 +53,12 @@ class Audit(Findings):
 
         return write_report(self, self.save(folder))
 
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the share, and the first suspects."""
+        from nclib.auditing.report import notebook_view
+
+        return notebook_view(self)
+
 
 def audit(
     source: Any = None,

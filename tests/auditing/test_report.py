@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from nclib.auditing.report import histogram, reliability, wilson, write_report
+from nclib.auditing.report import histogram, notebook_view, reliability, wilson, write_report
 from nclib.data.readers import UnreadableError
 
 HOSTILE = [
@@ -40,7 +40,9 @@ def thumbnail(row, side):
     raise UnreadableError
 
 
-def made(ids, texts, pictures, problems=(), duplicates=(), patterns=(), share=(0.25, 0.2, 0.3)):
+def made(
+    ids, texts, pictures, problems=(), duplicates=(), patterns=(), share=(0.25, 0.2, 0.3), ask_first=False
+):
     """Return what the report reads of an audit: every caption claims the picture of its row."""
     n = len(ids)
     p = np.linspace(0.999, 0.001, n)
@@ -73,8 +75,9 @@ def made(ids, texts, pictures, problems=(), duplicates=(), patterns=(), share=(0
         settings={"score": "auto", "path": HOSTILE[1], "auroc_on_exchanged": {"rank": 0.91234567}},
         share=SimpleNamespace(value=share[0], low=share[1], high=share[2]),
         assumption="Mismatches are like random exchanges.",
-        patterns=list(patterns), labels={}, warnings=["Two shares."],
-        findings=[HOSTILE[0]], weakness=lambda: "",
+        patterns=list(patterns), labels={}, ask_first=ask_first,
+        repeats=pd.DataFrame({"kind": ["caption"], "name": [HOSTILE[0]], "times": [342], "wrong": [0.97]}),
+        warnings=["Two shares."], findings=[HOSTILE[0]], weakness=lambda: "",
         curves={
             "edges": edges, "given": bump[0], "exchanged": bump[1], "near": bump[2],
             "reliability": [(0.05, 0.04, 900), (0.5, 0.55, 40), (0.95, 0.97, 300), (0.7, 0.0, 0)],
@@ -229,10 +232,38 @@ def test_share_assumption_and_findings_are_said(hostile):
         ">not judged: 1<",
         "captions moved by 1 row<",
         "rank 0.9123",
-        "1 with the same caption as an earlier one",
-        "P(wrong) 99.9 %",
+        "0 pairs have a picture, and 1 pair has a caption, that an earlier pair has already.",
+        "<strong>Almost certainly wrong</strong> (99.9 %, between 95 % and 100 %).",
+        "The caption fits its picture badly.",
+        ">342<",
     ):
         assert said in page.source, said
+
+
+def test_the_page_begins_with_the_suspects_and_where_parts_disagree_with_what_to_ask(tmp_path):
+    for ask_first in (False, True):
+        audit = made(["a", "b"], ["A", "B"], None, ask_first=ask_first)
+        page = Page(write_report(audit, tmp_path))
+        sections = [a["id"] for tag, a in page.elements if tag == "h2"]
+        assert sections[:3] == [*(["asked", "suspects"] if ask_first else ["suspects", "asked"]), "repeats"]
+        assert sections.index("scores") > sections.index("costs") > sections.index("patterns")
+        cards = [a for a in page.all("li") if a.get("class") == "card"]
+        assert {a["data-kind"] for a in cards} == {"fits its picture badly"}
+        assert [a["value"] for a in page.all("option")] == ["", "fits its picture badly"]
+        order = [tag for tag, _ in page.elements]
+        assert order.index("img" if "img" in order else "figure") < order.index("h3")
+        assert not re.search(r"score 0\.|plan_|P\(wrong\)", page.source.partition("<script")[0])
+
+
+def test_an_audit_shows_itself_in_a_notebook():
+    texts = HOSTILE[:8] * 2
+    audit = made([f"{k} {text[:60]}" for k, text in enumerate(texts)], texts, [f"{k}.png" for k in range(16)])
+    html = notebook_view(audit)
+    assert html.count("<figure") == 12
+    assert "About 25 % of the pairs are wrong" in html
+    assert html.index("Two shares.") < html.index("About 25 %")
+    tags = {"div", "p", "strong", "figure", "figcaption", "bdi", "br", "small", "code"}
+    assert set(re.findall(r"<(\w+)", html)) == tags
 
 
 def test_files_that_exist_are_listed(tmp_path):
