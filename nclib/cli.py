@@ -16,6 +16,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from zipfile import BadZipFile
@@ -273,14 +274,16 @@ def _model(asked: argparse.Namespace) -> TrainedModel:
 def audit(words: Words) -> int:
     """Find wrong pairs: a probability for each, their share, proposed partners, and a page to look at.
 
-    PAIRS is a table (CSV, TSV, parquet) with the columns image and caption, a folder of pictures with such a
-    table, WebDataset tars or their folder, an .npz of embeddings, or a data set of the library datasets (a
-    saved folder, or a name in its cache). Without --model and without embeddings a small model is trained on
-    the pairs themselves. The same command continues where it was stopped.
+    PAIRS is a table (CSV, TSV, parquet, JSON lines) with the columns image and caption, COCO's captions, a
+    folder of pictures with such a table, WebDataset tars or their folder, an .npz of embeddings, or a data
+    set of the library datasets (a saved folder, or a name in its cache). Without --model and without
+    embeddings a small model is trained on the pairs themselves. The same command continues where it was
+    stopped.
     """
     import nclib
     from nclib.auditing import SCORES
     from nclib.auditing.embed import embed
+    from nclib.auditing.export import KINDS
     from nclib.auditing.report import summary
     from nclib.common.lock import sole_writer
     from nclib.data.readers import list_pairs
@@ -291,6 +294,9 @@ def audit(words: Words) -> int:
     parser.add_argument("pairs", metavar="PAIRS", help="the pairs: a file, a folder, or a name")
     parser.add_argument("--out", type=Path, required=True, help="folder for the page and the files")
     parser.add_argument("--images", type=Path, metavar="DIR", help="folder of the pictures of a table")
+    parser.add_argument("--image-column", metavar="NAME", help="column of pictures, if not a known name")
+    parser.add_argument("--caption-column", metavar="NAME", help="column of captions, if not a known name")
+    parser.add_argument("--encoding", help="of a table of text, such as cp1252; UTF-8 by default")
     parser.add_argument("--follow", action="store_true", help="open pictures outside that folder too")
     parser.add_argument("--model", help="CLIP or SigLIP: a folder, or a name in the hub's cache")
     parser.add_argument("--image-emb", type=Path, metavar="NPY", help="a row per picture or per pair")
@@ -299,6 +305,8 @@ def audit(words: Words) -> int:
     about = f"one of {', '.join(scores)}"
     parser.add_argument("--score", type=score, default="auto", metavar="SCORE", help=about)
     parser.add_argument("--labels", type=Path, metavar="CSV", help="checked pairs, as the page saves them")
+    about = "write the data without the pairs judged wrong: parquet or tars"
+    parser.add_argument("--keep", type=_by(Rule(str, choices=KINDS)), metavar="KIND", help=about)
     parser.add_argument("--one-to-one", action="store_true", help="a picture has one caption at most")
     parser.add_argument("--seed", type=seed, default=0, help="of training and of planted mismatches")
     parser.add_argument("--device", default="cpu", help="where networks run: cpu, cuda, cuda:1, auto")
@@ -316,7 +324,14 @@ def audit(words: Words) -> int:
             text_emb=o.text_emb,
             split=o.split,
             follow=o.follow,
+            image_column=o.image_column,
+            caption_column=o.caption_column,
+            encoding=o.encoding,
         )
+        if o.keep == "parquet" and find_spec("pyarrow") is None:
+            raise ImportError("--keep parquet needs the package pyarrow: pip install pyarrow")
+        if o.keep == "tars" and listing.file is None:
+            raise ValueError("--keep tars: there are no pictures to write, only embeddings")
         work, progress = o.out / "work", not o.quiet
         pairs = embed(listing, model=o.model, work=work, seed=o.seed, device=o.device, progress=progress)
         found = nclib.audit(
@@ -329,7 +344,8 @@ def audit(words: Words) -> int:
             progress=progress,
         )
         page = found.report(o.out)
-    print(page if o.quiet else f"{summary(found)}\n\n{page}")
+        kept = [] if o.keep is None else [found.keep(o.out, o.keep)]
+    print(*([] if o.quiet else [f"{summary(found)}\n"]), *kept, page, sep="\n")
     return 0
 
 

@@ -159,7 +159,7 @@ def embed(
 
 
 def _pairs(listing: Listing, images: Array, captions: Array) -> Pairs:
-    names = ("image_of", "ids", "texts", "pictures", "problems", "file")
+    names = ("image_of", "ids", "texts", "pictures", "problems", "file", "columns")
     return Pairs(images, captions, **{name: getattr(listing, name) for name in names})
 
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from nclib.auditing.pairs import Indices, Pairs, blocks
-from nclib.common.checks import check_counts
+from nclib.common.checks import check_array, check_counts
 from nclib.common.files import digest, replacing
 
 Array = NDArray[Any]
@@ -66,6 +66,24 @@ class Neighbours:
     similar_caption_cosines: Array
     recall: float = field(default=1.0, kw_only=True)
     _made: dict[str, Any] = field(default_factory=dict, repr=False, compare=False, kw_only=True)
+
+    def check(self, pairs: Pairs) -> Self:
+        """Return the lists, or raise a ValueError where they do not fit the pairs."""
+        n, m = pairs.n_images, len(pairs)
+        lists = {
+            "pictures": (self.pictures, self.picture_cosines, m, n),
+            "captions": (self.captions, self.caption_cosines, n, m),
+            "similar_images": (self.similar_images, self.similar_image_cosines, n, n),
+            "similar_captions": (self.similar_captions, self.similar_caption_cosines, m, m),
+        }
+        for name, (ids, cosines, rows, of) in lists.items():
+            check_array(f"neighbours.{name}", ids, "whole numbers", rows, "k")
+            check_array(f"the cosines of neighbours.{name}", cosines, "floating numbers", *ids.shape)
+            if ids.min() < -1 or ids.max() >= of:
+                raise ValueError(f"neighbours.{name} must lie in -1..{of - 1}, where -1 is none")
+            if name.startswith("similar") and (ids == np.arange(rows)[:, None]).any():
+                raise ValueError(f"neighbours.{name}: an item is in its own list; leave it out")
+        return self
 
     def once(self, name: str, make: Callable[[], Any]) -> Any:
         """Return what ``make`` gave when it was first called for this name."""

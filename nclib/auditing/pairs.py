@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from nclib.common.checks import check_array, check_rows, check_within, has_length
-from nclib.data.pictures import MISSING, UnreadableError, open_picture
+from nclib.data.pictures import MISSING, UnreadableError, open_picture, read_picture
 from nclib.data.readers import open_array
 
 if TYPE_CHECKING:
@@ -58,6 +59,8 @@ class Pairs:
         NaN, infinite or too large or too small to be squared are added.
     file : callable, int -> Path or BytesIO, optional
         Finds the file of a picture by its row; by default ``pictures`` are paths.
+    columns : DataFrame, (M, ...), optional
+        Other columns of the source, such as a language; they are carried into the table of the audit.
 
     Raises
     ------
@@ -73,6 +76,7 @@ class Pairs:
     pictures: list[str] | None = None
     problems: dict[int, str] = field(default_factory=dict)
     file: Callable[[int], Path | io.BytesIO] | None = field(default=None, repr=False)
+    columns: pd.DataFrame | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         self._check_shapes()
@@ -111,6 +115,8 @@ class Pairs:
             )
         check_array("image_of, the picture row of each caption,", self.image_of, "whole numbers", m)
         check_within("image_of, the picture row of each caption,", self.image_of, n)
+        if self.columns is not None:
+            check_rows("columns", len(self.columns), captions=m)
         for name, values in (("ids", self.ids), ("texts", self.texts), ("pictures", self.pictures)):
             if values is not None:
                 check_rows(name, len(values), **({"pictures": n} if name == "pictures" else {"captions": m}))
@@ -138,11 +144,18 @@ class Pairs:
 
     def thumbnail(self, row: int, side: int) -> Image:
         """Return a small copy of a picture, or raise an UnreadableError."""
+        return open_picture(self._found(row), side)
+
+    def content(self, row: int) -> tuple[bytes, str]:
+        """Return the bytes of a picture's file and its suffix, or raise an UnreadableError."""
+        return read_picture(self._found(row))
+
+    def _found(self, row: int) -> Path | io.BytesIO:
         if self.file is not None:
-            return open_picture(self.file(row), side)
+            return self.file(row)
         if self.pictures is None:
             raise UnreadableError(MISSING)
-        return open_picture(Path(self.pictures[row]), side)
+        return Path(self.pictures[row])
 
     @property
     def n_images(self) -> int:

@@ -172,7 +172,7 @@ def _contents(audit: Findings, folder: Path) -> dict[str, Any]:
         "rows": _steps(audit, t),
         "ids": {row: pairs.ids[row] for row in (*suspects, *asked)},
         "labels": list(audit.labels.items()),
-        "edits": [],
+        "edits": list(audit.edits.items()),
         "pictures": {row: uri for row, uri in pictures.items() if uri},
     }
     return contents

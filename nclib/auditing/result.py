@@ -23,9 +23,10 @@ from nclib.auditing.neighbours import Neighbours
 from nclib.auditing.pairs import Pairs
 from nclib.auditing.partners import Partners
 from nclib.auditing.share import Calibration, Share
-from nclib.auditing.spreadsheet import to_csv, unguarded
+from nclib.auditing.spreadsheet import read_marks, to_csv, unguarded
 from nclib.common.checks import check_array, check_count
 from nclib.common.files import digest, replacing, write_atomically
+from nclib.data.captions_table import one_line
 from nclib.noise import calibration as compare
 from nclib.noise import detection
 
@@ -102,6 +103,7 @@ class Findings:
     plan: Partners = field(repr=False)
     proposed: Array = field(repr=False)
     labels: dict[str, str] = field(default_factory=dict, repr=False)
+    edits: dict[str, str] = field(default_factory=dict, repr=False)
     warnings: list[str] = field(default_factory=list)
     findings: list[str] = field(default_factory=list)
     cosine_share: Share | None = None
@@ -112,6 +114,11 @@ class Findings:
     def ask_first(self) -> bool:
         """Whether parts of the audit disagree, so that labels of :meth:`ask` come before its answer."""
         return bool(self.warnings)
+
+    @property
+    def kept(self) -> NDArray[np.bool_]:
+        """Pairs that can be judged and are not judged wrong, (M,); without probabilities all that can."""
+        return self.pairs.usable & ~(self.table["p_wrong"].to_numpy() >= WRONG_FROM)
 
     def partners(self, k: int = 3) -> pd.DataFrame:
         """Return the k best other pictures of every suspect caption, and captions of every picture.
@@ -241,7 +248,8 @@ class Findings:
         ----------
         labels : DataFrame, path of a CSV, or mapping
             Columns ``id`` and ``label``, or id to label: "wrong", "right" or "unsure". Labels of earlier
-            calls are kept; "unsure" and empty ones change nothing.
+            calls are kept; "unsure" and empty ones change nothing. A column ``new_caption`` holds edited
+            captions, which become a column of the table.
 
         Returns
         -------
@@ -250,6 +258,8 @@ class Findings:
             :func:`nclib.auditing.labels.relabelled`. Partners and patterns are as before. Labels that
             contradict each other or the scores are named in :attr:`findings`.
         """
+        if isinstance(labels, (str, Path)):
+            labels = read_marks(Path(labels))
         new, double = self._labels(labels)
         told = {**self.labels, **new}
         sure = {k: v == "wrong" for k, v in told.items() if v != "unsure"}
@@ -270,6 +280,9 @@ class Findings:
         for name in ("p_wrong", "p_low", "p_high"):
             table.loc[rows, name] = wrong.astype(float)
         table["rank"] = _rank(table)
+        edits = self.edits | self._edits(labels)
+        if edits:
+            table["new_caption"] = table["id"].map(edits).fillna("")
         return replace(
             self,
             table=table,
@@ -282,6 +295,7 @@ class Findings:
             + marks_warning(self.calibration.share, calibration.share, settings.get("labels_contradict", 0)),
             findings=[f for f in self.findings if not f.startswith(MARKS)]
             + about_marks(double, self._apart(sure), doubted),
+            edits=edits,
         )
 
     def _apart(self, sure: dict[str, bool]) -> list[str]:
@@ -294,8 +308,6 @@ class Findings:
     def _labels(self, labels: Any) -> tuple[dict[str, str], list[str]]:
         """Return labels by id, checked, and the pairs with several labels, which count as "unsure"."""
         double: list[str] = []
-        if isinstance(labels, (str, Path)):
-            labels = pd.read_csv(labels, dtype=str, keep_default_na=False)
         if isinstance(labels, pd.DataFrame):
             if missing := {"id", "label"} - set(labels.columns):
                 raise ValueError(f"labels need columns id and label; missing: {', '.join(sorted(missing))}")
@@ -312,6 +324,16 @@ class Findings:
             raise ValueError(f"label of {bad[0]!r} is {bad[1]!r}; must be one of {', '.join(LABELS)}")
         self._check_ids(new)
         return new, double
+
+    def _edits(self, labels: Any) -> dict[str, str]:
+        """Return edited captions by id."""
+        if not isinstance(labels, pd.DataFrame) or "new_caption" not in labels:
+            return {}
+        said = labels[["id", "new_caption"]].fillna("").astype(str).to_numpy().tolist()
+        found = {k if k in self.pairs.row_of else unguarded(k): one_line(unguarded(text)) for k, text in said}
+        found = {k: text for k, text in found.items() if text}
+        self._check_ids(found)
+        return found
 
     def weakness(self) -> str:
         """Return a warning where the score hardly tells given from exchanged pairs; empty where it does."""
@@ -336,8 +358,7 @@ class Findings:
         """
         folder, table = Path(folder), self.table
         p = table["p_wrong"].to_numpy()
-        # Without probabilities nothing is dropped but what cannot be judged.
-        keep = table["id"][self.pairs.usable & ~(p >= WRONG_FROM)].tolist()
+        keep = table["id"][self.kept].tolist()
         copies = (table["image_duplicate_of"] != "") | (table["caption_duplicate_of"] != "")
         issues = table[["id"]].assign(
             is_image_caption_issue=p >= WRONG_FROM,

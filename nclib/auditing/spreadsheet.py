@@ -1,11 +1,15 @@
-"""Text in CSV files that a spreadsheet may open: a guard against cells that it would run as formulas."""
+"""CSV files that spreadsheets open and save: a guard against formulas, and marks that come back."""
 
 from __future__ import annotations
 
+import io
 import re
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
+
+from nclib.data.captions_table import read_text
 
 #: What a spreadsheet takes for a formula; guarded text counts too, so that a guard can be taken off again.
 FORMULA = re.compile(r"'*[=+\-@＝＋－＠\t\r\n]")
@@ -33,6 +37,17 @@ def unguarded(cell: str) -> str:
     ('=1+1', "'tis", '-0.5')
     """
     return cell[1:] if cell.startswith("'") and FORMULA.match(cell) else cell
+
+
+def read_marks(path: Path) -> pd.DataFrame:
+    """Return the cells of a file of marks, separated by commas, semicolons or tabs."""
+    text, sound, _ = read_text(path)
+    if not sound:  # Excel's "CSV"
+        text, *_ = read_text(path, "cp1252")
+    header = text.partition("\n")[0]
+    separator = max(",;\t", key=header.count)
+    found = pd.read_csv(io.StringIO(text), sep=separator, dtype=str, keep_default_na=False)
+    return found.rename(columns=lambda name: str(name).strip().lower())
 
 
 def to_csv(table: pd.DataFrame) -> str:

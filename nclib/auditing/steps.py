@@ -36,7 +36,7 @@ from nclib.auditing.result import (
 from nclib.auditing.scores import SCORES
 from nclib.auditing.settle import Scored, draw_queries, reliability, settled
 from nclib.auditing.share import Calibration
-from nclib.common.checks import check_count
+from nclib.common.checks import check_choice, check_count
 from nclib.common.options import did_you_mean
 
 Array = NDArray[Any]
@@ -52,6 +52,12 @@ class Audit(Findings):
         from nclib.auditing.report import write_report  # matplotlib takes a second to import
 
         return write_report(self, self.save(folder))
+
+    def keep(self, folder: str | Path, kind: str = "parquet") -> Path:
+        """Write the data without the pairs judged wrong, as :func:`nclib.auditing.export.write_kept` does."""
+        from nclib.auditing.export import KINDS, write_kept
+
+        return write_kept(self, folder, check_choice("kind", kind, KINDS))
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: the share, and the first suspects."""
@@ -70,7 +76,7 @@ def audit(
     texts: Any = None,
     pictures: Any = None,
     score: str = "auto",
-    neighbours: int = 32,
+    neighbours: int | Neighbours = 32,
     seed: int = 0,
     labels: Any = None,
     one_to_one: bool = False,
@@ -95,8 +101,8 @@ def audit(
     score : str
         One of :data:`nclib.auditing.SCORES`, or "auto": the score that tells given from exchanged pairs
         best, by the area under the ROC curve.
-    neighbours : int
-        Length of the neighbour lists.
+    neighbours : int or Neighbours
+        Length of the neighbour lists, or lists that were found elsewhere, by an index of your own.
     seed : int
         Of exchanges, bootstrap and, without embeddings, of training; at least 0.
     labels : DataFrame, path or mapping, optional
@@ -138,7 +144,10 @@ def audit(
     made = {"seed": seed, "work": work, "progress": progress}
     arrays = (images, captions, image_of, ids, texts, pictures)
     pairs = source if isinstance(source, Pairs) else _read(source, arrays, made, reader)
-    near = find_neighbours(pairs, min(neighbours, LONGEST), work=work, progress=progress)
+    if isinstance(neighbours, Neighbours):
+        near, neighbours = neighbours, neighbours.check(pairs).pictures.shape[1]
+    else:
+        near = find_neighbours(pairs, min(neighbours, LONGEST), work=work, progress=progress)
     rng = np.random.default_rng(seed)
     queries = draw_queries(pairs, near, rng)
     scored, calibration, tried, by_cosine = settled(score, pairs, near, queries, seed)
@@ -233,7 +242,11 @@ def _table(
     }
     numbers = ("partner_score", "partner_margin", "partner_mass", "partner_p")
     empty = {name: np.nan if name in numbers else "" for name in COLUMNS[4:]}
-    return with_probabilities(pd.DataFrame({**columns, **empty}), pairs, calibration, kind)
+    table = with_probabilities(pd.DataFrame({**columns, **empty}), pairs, calibration, kind)
+    if pairs.columns is None:
+        return table
+    own = pairs.columns.rename(columns=lambda name: f"given_{name}" if name in table else name)
+    return table.join(own.reset_index(drop=True))
 
 
 @dataclass(frozen=True)

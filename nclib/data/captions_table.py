@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
+import gzip
 import io
 import re
+import zlib
 from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +23,14 @@ IMAGE_COLUMNS = ("image", "image_name", "image_id", "filename", "file_name", "fi
 CAPTION_COLUMNS = ("caption", "comment", "text", "sentence", "raw", "description")
 # Several captions of a row stand in columns that count: caption_0, caption_1, ...
 CAPTION_PATTERN = re.compile(rf"({'|'.join(CAPTION_COLUMNS)})s?([_-]?\d+)?")
+#: Encodings of scripts without Latin letters, and what most of their text consists of.
+SCRIPTS = (
+    ("shift_jis", "[\u3040-\u30ff]"),
+    ("euc_kr", "[\uac00-\ud7a3]"),
+    ("cp1251", "[А-яЁё]"),
+    ("gb18030", "[\u4e00-\u9fff]"),
+    ("big5", "[\u4e00-\u9fff]"),
+)
 REPLACED = "\N{REPLACEMENT CHARACTER}"  # of bytes that are not UTF-8
 SPLIT_COLUMNS = ("split", "subset")
 SPLIT_WORDS = {
@@ -77,14 +88,18 @@ class Table:
         raise ConvertError(f"{missing}: call it {known[0]!r} (columns: {', '.join(self.columns)})")
 
 
-def read_table(path: Path) -> Table:
+def read_table(path: Path, encoding: str | None = None, named: Iterable[str] = ()) -> Table:
     """Read the rows of a table of captions, sound or not.
 
     Parameters
     ----------
     path : Path
-        As for :func:`read_captions`; also separated by semicolons, and in UTF-16 with its mark. A table
-        without header has the columns ``id`` (with ``#0``), ``image`` and ``caption``.
+        As for :func:`read_captions`; also separated by semicolons, compressed as ``.gz``, and in UTF-16 with
+        its mark. A table without header has the columns ``id`` (with ``#0``), ``image`` and ``caption``.
+    encoding : str, optional
+        Of the file; by default UTF-8, or UTF-16 with its mark.
+    named : iterable of str
+        Names of columns, in lower case with ``_`` for blanks, that tell the header besides those of captions.
 
     Returns
     -------
@@ -95,11 +110,11 @@ def read_table(path: Path) -> Table:
     ConvertError
         When the file cannot be read, has no header that names captions, or a quotation mark is left open.
     """
-    text, sound = _decoded(path)
+    text, sound, hint = read_text(path, encoding)
     header = text.split("\n", 1)[0].lower()
     separator = next((mark for mark in "\t|,;" if mark in header), "\t")
     names = [name.strip().strip('"').strip().replace(" ", "_") for name in header.split(separator)]
-    has_header = any(CAPTION_PATTERN.fullmatch(name) for name in names)
+    has_header = any(CAPTION_PATTERN.fullmatch(name) or name in named for name in names)
     if not has_header and _is_header(names, separator):
         raise ConvertError(
             f"{path} has no column of captions: call it {CAPTION_COLUMNS[0]!r} (columns in the first line: "
@@ -109,21 +124,57 @@ def read_table(path: Path) -> Table:
     if not sound:
         for row, cells in enumerate(zip(*table.columns.values(), strict=True)):
             if REPLACED in "".join(cells):
-                table.problems.setdefault(row, f"line {table.lines[row]}: bytes that are not UTF-8")
+                table.problems.setdefault(row, f"line {table.lines[row]}: {hint}")
     return table
 
 
-def _decoded(path: Path) -> tuple[str, bool]:
-    """Return the text of a file, and whether all of its bytes are text."""
+def read_text(path: Path, encoding: str | None = None) -> tuple[str, bool, str]:
+    """Return the text of a file, whether all of its bytes are text, and what is wrong with the others.
+
+    Raises
+    ------
+    ConvertError
+        When the file cannot be read, or is UTF-16 without its mark.
+    """
     try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise ConvertError(f"{path} cannot be read ({error.strerror})") from error
-    encoding = "utf-16" if content.startswith((BOM_UTF16_LE, BOM_UTF16_BE)) else "utf-8-sig"
-    try:
-        return content.decode(encoding), True
+        with gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb") as file:
+            content = file.read()
+        usual = "utf-16" if content.startswith((BOM_UTF16_LE, BOM_UTF16_BE)) else "utf-8-sig"
+        text = content.decode(encoding or usual)
+    except (OSError, EOFError, zlib.error) as error:
+        raise ConvertError(f"{path} cannot be read ({getattr(error, 'strerror', None) or error})") from error
     except UnicodeDecodeError:
-        return content.decode(encoding, "replace"), False
+        hint = f"; it looks like {likely_encoding(content)}, give that as --encoding"
+        text, said = (
+            content.decode(encoding or usual, "replace"),
+            encoding or usual.upper().removesuffix("-SIG"),
+        )
+        return text, False, f"bytes that are not {said}{'' if encoding else hint}"
+    if encoding is None and "\0" in text[:1000]:
+        likely = likely_encoding(content)
+        raise ConvertError(f"{path} is not UTF-8; it looks like {likely}, give that as --encoding")
+    return (text if "\n" in text else text.replace("\r", "\n")), True, ""
+
+
+def likely_encoding(content: bytes) -> str:
+    """Return the likely encoding of text that is not UTF-8, by its bytes and the letters that they make.
+
+    Examples
+    --------
+    >>> [likely_encoding("a café".encode(name)) for name in ("cp1252", "utf-16-le")]
+    ['cp1252', 'utf-16-le']
+    """
+    zeros = [content[start::2].count(0) for start in (0, 1)]
+    if max(zeros) > len(content) // 8:
+        return "utf-16-le" if zeros[1] > zeros[0] else "utf-16-be"
+    high = re.findall(rb"[\x80-\xff]+", content)
+    if high and sum(map(len, high)) >= 2 * len(high):  # not single letters with accents between plain ones
+        for name, letters in SCRIPTS:
+            with contextlib.suppress(UnicodeDecodeError):
+                strange = re.sub(r"[\x00-\x7f]", "", content.decode(name))
+                if len(re.findall(letters, strange)) > len(strange) / 2:
+                    return name
+    return "cp1252"
 
 
 def _with_header(path: Path, text: str, names: list[str], separator: str) -> Table:
@@ -147,8 +198,13 @@ def _with_header(path: Path, text: str, names: list[str], separator: str) -> Tab
         except StopIteration:
             break
         except csv.Error as error:
-            if "end of data" in str(error) or "field limit" in str(error):
+            if "end of data" in str(error):
                 raise ConvertError(f"{path}, line {line}: a quotation mark is left open") from error
+            if "field limit" in str(error):
+                raise ConvertError(
+                    f"{path}, line {line}: a cell of more than {csv.field_size_limit():,} characters; is a "
+                    "quotation mark left open?"
+                ) from error
             problems[len(rows)], cells = f"line {line}: misplaced quotation mark", [""]
         if line == 1:
             problems.clear()

@@ -13,7 +13,8 @@ import posixpath
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 #: Formats that are read: none that starts another program (EPS) or is a document (PDF).
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
+SUFFIX_OF = {"PNG": ".png", "WEBP": ".webp", "GIF": ".gif", "BMP": ".bmp", "TIFF": ".tif"}  # else .jpg
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 MISSING = "the picture is missing"
 URL = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
@@ -55,6 +57,20 @@ def open_picture(file: Path | io.BytesIO, side: int | None = None) -> Image:
         When it is missing, damaged, cut off, in a format not listed in :data:`FORMATS`, or so large that it
         may be an attack.
     """
+    with _opened(file) as picture:
+        return picture.convert("RGB") if side is None else _small(picture, side)
+
+
+def read_picture(file: Path | io.BytesIO) -> tuple[bytes, str]:
+    """Return the bytes of a picture's file and the suffix of its format; raises an UnreadableError."""
+    with _opened(file) as picture:
+        suffix = SUFFIX_OF.get(str(picture.format), ".jpg")
+    return (file.getvalue() if isinstance(file, io.BytesIO) else file.read_bytes()), suffix
+
+
+@contextmanager
+def _opened(file: Path | io.BytesIO) -> Iterator[Image]:
+    """Open a picture; whatever goes wrong with it in the block is an UnreadableError."""
     from PIL import Image, UnidentifiedImageError
 
     if isinstance(file, Path) and not os.path.isfile(file):  # False for a name that no file can have
@@ -63,7 +79,7 @@ def open_picture(file: Path | io.BytesIO, side: int | None = None) -> Image:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             with Image.open(file, formats=FORMATS) as picture:
-                return picture.convert("RGB") if side is None else _small(picture, side)
+                yield picture
     except UnidentifiedImageError:
         kinds = f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
         raise UnreadableError(f"the file is not a picture in {kinds}") from None

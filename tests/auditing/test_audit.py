@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
 import pandas as pd
 import pytest
+from PIL import Image
 
 import nclib
 from nclib.auditing import SCORES, Audit, Pairs
-from nclib.auditing.neighbours import find_neighbours
+from nclib.auditing.neighbours import Neighbours, find_neighbours
 from nclib.auditing.pairs import FOLDS, WIDTH, exchange, fold_of, from_arrays
 from nclib.auditing.scores import PARTS
 from nclib.auditing.settle import draw_queries, settled
+from nclib.data.readers import list_pairs
 from nclib.noise import auc
 
 
@@ -32,6 +35,24 @@ def example() -> tuple[Audit, np.ndarray]:
     images, captions, order = made()
     texts = [f"caption number {i}" for i in order]
     return nclib.audit(images=images, captions=captions, texts=texts, progress=False), order
+
+
+def found_for(n: int, **change: int) -> Neighbours:
+    """Return neighbour lists of n pairs; those that are named hold one number."""
+    images, captions, _ = made(n=n, wrong=0)
+    near = find_neighbours(from_arrays(images, captions), 8, progress=False)
+    return replace(near, **{name: np.full_like(getattr(near, name), one) for name, one in change.items()})
+
+
+def test_neighbours_of_an_index_of_ones_own_give_the_same_audit():
+    images, captions, _ = made(n=200)
+    near = find_neighbours(from_arrays(images, captions), 32, progress=False)
+    same = replace(near, pictures=near.pictures.astype(np.int64))
+    found = nclib.audit(images=images, captions=captions, neighbours=same, progress=False)
+    pd.testing.assert_frame_equal(
+        found.table, nclib.audit(images=images, captions=captions, progress=False).table
+    )
+    assert found.settings["neighbours"] == 32
 
 
 def test_partners_are_proposed_both_ways():
@@ -139,7 +160,85 @@ def test_labels_come_from_a_file_and_unsure_changes_nothing(tmp_path):
     pd.testing.assert_frame_equal(unsure.table, audit.table)
 
 
+@pytest.mark.parametrize("ends", ["id;label;new_caption\r\n", "\ufeffID,Label,new_caption\n"])
+def test_marks_come_back_from_a_spreadsheet_with_edited_captions(tmp_path, ends):
+    audit, _ = example()
+    mark = ";" if ";" in ends else ","
+    rows = [["7", "wrong", "'-a  new  Käse"], ["300", "", "typo"], ["301", "right", ""]]
+    text = ends + "".join(f"{mark.join(row)}\n" for row in rows)
+    (tmp_path / "checked.csv").write_bytes(text.encode("utf8" if "\ufeff" in ends else "cp1252"))
+    told = audit.tell(tmp_path / "checked.csv")
+    assert told.labels == {"7": "wrong", "301": "right"}
+    assert told.edits == {"7": "-a new Käse", "300": "typo"}
+    assert told.table["new_caption"][[7, 300, 301]].tolist() == ["-a new Käse", "typo", ""]
+    assert told.tell({"8": "wrong"}).edits == told.edits
+    with pytest.raises(ValueError, match="of no pair here, the first: 'x'"):
+        audit.tell(pd.DataFrame({"id": ["x"], "label": [""], "new_caption": ["new"]}))
+
+
 # ------------------------------------------------------------------------------------------- files
+
+
+def test_kept_data_have_edited_captions_and_their_own_columns(tmp_path):
+    images, captions, order = made(n=100, wrong=20)
+    names = [str(tmp_path / f"{i // 2}.png") for i in range(0, 200, 2)]
+    for i, name in enumerate(names):
+        if i != 70:
+            Image.new("RGB", (5, 4), (i, 0, 0)).save(name)
+    pairs = Pairs(
+        images,
+        captions,
+        np.arange(100),
+        [f"id {i}" for i in range(100)],
+        [f"number {i}" for i in order],
+        names,
+        columns=pd.DataFrame({"language": ["de", "en"] * 50, "score": range(100)}),
+    )
+    audit = nclib.audit(pairs, progress=False)
+    assert audit.table["given_score"].tolist() == list(range(100))
+    marks = pd.DataFrame({"id": ["id 3", "id 4"], "label": ["wrong", "wrong"], "new_caption": ["mine", ""]})
+    audit = audit.tell(marks)
+    table = pd.read_parquet(audit.keep(tmp_path / "out"))
+    assert list(table) == ["id", "image", "caption", "language", "given_score", "p_wrong"]
+    assert table["caption"][table["id"] == "id 3"].tolist() == ["mine"]
+    assert "id 4" not in set(table["id"])
+    dropped = set(np.flatnonzero(audit.table["p_wrong"] >= 0.5)) - {3}
+    assert set(table["id"]) == {f"id {i}" for i in range(100) if i not in dropped}
+    folder = tmp_path / "out" / "kept"
+    folder.mkdir()
+    (folder / "00007.tar").touch()  # of an earlier audit
+    with pytest.warns(UserWarning, match=r"1 pictures cannot be read .*/70\.png: the picture is missing"):
+        assert audit.keep(tmp_path / "out", "tars") == folder
+    again = list_pairs(folder)
+    wanted = table[table["id"] != "id 70"]
+    assert again.ids == wanted["id"].tolist()
+    assert again.texts == wanted["caption"].tolist()
+    assert again.columns["language"].tolist() == wanted["language"].tolist()
+    assert again.open(5).getpixel((0, 0))[0] == int(wanted["id"].iloc[5].removeprefix("id "))
+
+
+def test_several_captions_of_a_kept_picture_stay_together(tmp_path):
+    rng = np.random.default_rng(0)
+    images = rng.normal(size=(30, 16)).astype(np.float32)
+    image_of = np.repeat(np.arange(30), 2)
+    captions = images[image_of] + 0.1 * rng.normal(size=(60, 16)).astype(np.float32)
+    captions[[5, 40]] = captions[[40, 5]]
+    for i in range(30):
+        Image.new("RGB", (5, 4)).save(tmp_path / f"{i}.gif")
+    texts = [f"caption {i}" for i in range(60)]
+    names = [str(tmp_path / f"{i}.gif") for i in range(30)]
+    made_of = {
+        "images": images,
+        "captions": captions,
+        "image_of": image_of,
+        "texts": texts,
+        "pictures": names,
+    }
+    audit = nclib.audit(**made_of, progress=False)
+    again = list_pairs(audit.keep(tmp_path, "tars"))
+    assert not audit.kept[[5, 40]].any()
+    assert again.texts == [text for text, right in zip(texts, audit.kept, strict=True) if right]
+    assert again.image_of.tolist() == np.unique(image_of[audit.kept], return_inverse=True)[1].tolist()
 
 
 def test_hexadecimal_ids_are_saved_in_the_layout_of_datacomp(tmp_path):
@@ -171,6 +270,12 @@ def test_hexadecimal_ids_are_saved_in_the_layout_of_datacomp(tmp_path):
         ({"score": "cosin"}, "cosine"),
         ({"seed": -1}, "seed=-1: must be a whole number, at least 0"),
         ({"neighbours": 0}, "k=0: must be a whole number, at least 1"),
+        (
+            {"neighbours": found_for(39)},
+            r"neighbours\.pictures must be whole numbers \(40, k\), got int32 \(39",
+        ),
+        ({"neighbours": found_for(40, pictures=40)}, r"neighbours\.pictures must lie in -1\.\.39"),
+        ({"neighbours": found_for(40, similar_captions=3)}, "similar_captions: an item is in its own list"),
         ({"labels": {"3": "bad"}}, "must be one of wrong, right, unsure"),
         ({"labels": {"x": "wrong"}}, "of no pair here, the first: 'x'"),
         ({"labels": pd.DataFrame({"id": ["1"]})}, "missing: label"),

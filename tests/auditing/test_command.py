@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 from PIL import Image
 
+import nclib
 from nclib.cli import main
 from nclib.common.lock import sole_writer
 
@@ -121,6 +122,29 @@ def test_what_a_spreadsheet_would_run_is_text_in_its_files(material):
     assert table["p_wrong"][:2].tolist() == ["1.0", "0.0"]
     assert pd.read_parquet(material / "report" / "pairs.parquet")["id"][0] == "=1+1"
     assert "'@1+1," in (material / "report" / "cleanlab.csv").read_text()
+
+
+def test_marks_and_edits_of_the_page_lead_to_kept_data(material, capsys):
+    frame = pd.read_csv(material / "t.csv").assign(language=["de", "en"] * (N // 2))
+    frame.rename(columns={"image": "photo_path", "caption": "words"}).to_csv(material / "t.csv", index=False)
+    named = ["--image-column", "photo_path", "--caption-column", "words"]
+    (material / "checked.csv").write_text(
+        "id;label;new_caption\n3.png;wrong;a picture of mine\n40.png;wrong;\n"
+    )
+    more = [*named, "--labels", str(material / "checked.csv"), "--keep", "parquet", "--quiet"]
+    assert main(arguments(material, *more)) == 0
+    report = material / "report"
+    assert capsys.readouterr().out.splitlines() == [str(report / "kept.parquet"), str(report / "report.html")]
+    kept = pd.read_parquet(report / "kept.parquet").set_index("id")
+    assert kept.loc["3.png", "caption"] == "a picture of mine"
+    assert "40.png" not in kept.index
+    assert kept.loc["3.png", "language"] == "en"
+    assert pd.read_csv(report / "pairs.csv")["language"].tolist() == frame["language"].tolist()
+    assert '"edits": [["3.png", "a picture of mine"]]' in (report / "report.html").read_text("utf8")
+    assert nclib.data.readers.list_pairs(report / "kept.parquet").open(0).size == (6, 6)
+    np.savez(material / "e.npz", images=np.eye(30), captions=np.eye(30))
+    assert main(["audit", str(material / "e.npz"), "--out", str(report), "--keep", "tars"]) == 2
+    assert "--keep tars: there are no pictures to write" in capsys.readouterr().err
 
 
 def test_the_second_audit_in_a_folder_stops(material, capsys):

@@ -1,5 +1,6 @@
 """Readers of pairs: every layout, and what becomes of wrong rows and hostile files."""
 
+import gzip
 import io
 import json
 import sys
@@ -55,7 +56,88 @@ def tar(path, members):
 
 def test_bytes_that_are_no_text_spoil_their_row_only(tmp_path):
     (tmp_path / "t.csv").write_bytes("image,caption\na.png,fine\nb.png,Käse\n".encode("latin-1"))
-    assert list_pairs(tmp_path / "t.csv").problems == {1: "line 3: bytes that are not UTF-8"}
+    said = "line 3: bytes that are not UTF-8; it looks like cp1252, give that as --encoding"
+    assert list_pairs(tmp_path / "t.csv").problems == {1: said}
+    assert list_pairs(tmp_path / "t.csv", encoding="cp1252").texts == ["fine", "Käse"]
+    with pytest.raises(ValueError, match="encoding 'cp125' is not known; give utf-8, cp1252"):
+        list_pairs(tmp_path / "t.csv", encoding="cp125")
+
+
+@pytest.mark.parametrize(
+    ("text", "encoding"),
+    [
+        ("ein Käse und drei Brötchen für mich", "cp1252"),
+        ("собака бежит по траве", "cp1251"),
+        ("犬が公園の芝生を走っています", "shift_jis"),
+        ("一只狗在公园的草地上奔跑", "gb18030"),
+        ("개가 공원 잔디밭을 달리고 있다", "euc_kr"),
+        ("a dog", "utf-16-le"),
+        ("a dog", "utf-16-be"),
+    ],
+)
+def test_the_likely_encoding_is_named_and_reads_the_table(tmp_path, text, encoding):
+    path = tmp_path / "t.csv"
+    path.write_bytes(f"image,caption\na.png,{text}\n".encode(encoding))
+    with pytest.raises(
+        (ValueError, ConvertError), match=f"it looks like {encoding}, give that as --encoding"
+    ):
+        list_pairs(path)
+    assert list_pairs(path, encoding=encoding).texts == [text]
+
+
+def test_columns_of_other_names_are_named_and_own_ones_are_carried_along(tmp_path):
+    write_table(tmp_path / "t.csv", ["a.png,one,de,x", "a.png,two,en,y"], "Img Path,txt,language,caption")
+    found = list_pairs(tmp_path / "t.csv", image_column="img path", caption_column="txt")
+    assert (found.pictures, found.texts) == ([str(tmp_path / "a.png")], ["one", "two"])
+    assert found.columns.to_dict("list") == {"language": ["de", "en"], "caption": ["x", "y"]}
+    with pytest.raises(ValueError, match=r"has no column .txtt.; did you mean 'txt'.*columns: img_path, txt"):
+        list_pairs(tmp_path / "t.csv", image_column="img_path", caption_column="txtt")
+    with pytest.raises(ValueError, match=r"no column of pictures: call it .image., or .* as --image-column"):
+        list_pairs(tmp_path / "t.csv")
+
+
+def test_compressed_tables_and_line_ends_of_old_macs(tmp_path):
+    (tmp_path / "t.csv.gz").write_bytes(gzip.compress(b"image,caption\ra.png,one\rb.png,two\r"))
+    assert list_pairs(tmp_path).texts == ["one", "two"]
+    (tmp_path / "t.csv.gz").write_bytes(gzip.compress(b"image,caption\na.png,one\n")[:-6])
+    with pytest.raises(ConvertError, match=r"t\.csv\.gz cannot be read \(Compressed file ended"):
+        list_pairs(tmp_path / "t.csv.gz")
+
+
+def test_captions_of_coco(tmp_path):
+    images = [{"id": 7, "file_name": "7.jpg", "width": 3}, {"id": 9, "file_name": "../9.jpg"}]
+    notes = [
+        {"id": 1, "image_id": 9, "caption": "nine "},
+        {"id": 2, "image_id": 7, "caption": "seven"},
+        {"id": 3, "image_id": 8, "caption": "no picture"},
+        "broken",
+    ]
+    (tmp_path / "captions_val.json").write_text(json.dumps({"images": images, "annotations": notes}))
+    found = list_pairs(tmp_path / "captions_val.json", folder=tmp_path)
+    assert (found.ids[:3], found.texts[:3]) == (["1", "2", "3"], ["nine", "seven", "no picture"])
+    assert found.problems == {2: "no picture is named", 3: "object 4 is not a JSON object"}
+    assert found.columns["image_id"][:3].tolist() == [9, 7, 8]
+    with pytest.raises(UnreadableError, match="outside the folder"):
+        found.open(found.image_of[0])
+    (tmp_path / "captions_val.json").write_text('{"info": 1}')
+    with pytest.raises(ValueError, match="holds neither COCO's lists images and annotations nor a list of"):
+        list_pairs(tmp_path / "captions_val.json")
+
+
+def test_metadata_of_an_image_folder(tmp_path):
+    picture(tmp_path / "0.png")
+    lines = [
+        '{"file_name": "0.png", "text": "one", "lang": "de", "box": {"a": [1]}}',
+        "",
+        "{",
+        '{"text": "x"}',
+    ]
+    (tmp_path / "metadata.jsonl").write_text("\n".join(lines))
+    found = list_pairs(tmp_path)
+    assert (found.ids[0], found.texts) == ("0.png", ["one", "", "x"])
+    assert found.problems == {1: "line 3 is not a JSON object", 2: "no picture is named"}
+    assert list(found.columns) == ["lang"]
+    assert found.open(0).size == (12, 9)
 
 
 def test_an_open_quotation_mark_is_an_error(tmp_path):
@@ -345,7 +427,7 @@ def test_hostile_tars_write_and_follow_nothing(tmp_path):
             ("d.png", picture()),
             ("e.txt", b"x" * (1 << 21)),
             ("e.png", picture()),
-            ("f.json", json.dumps({"caption": "half \ud800"}).encode()),
+            ("f.json", json.dumps({"caption": "half \ud800", "uid": "F", "lang": "de"}).encode()),
             ("f.png", picture()),
         ],
     )
@@ -371,6 +453,8 @@ def test_hostile_tars_write_and_follow_nothing(tmp_path):
         "",
     ]
     found.texts[5].encode("utf8")
+    assert found.ids[4:] == ["e", "F"]
+    assert found.columns.loc[5].to_dict() == {"shard": "0.tar", "lang": "de"}
     assert found.open(0).size == (12, 9)
     with pytest.raises(UnreadableError, match="not a picture"):
         found.open(2)

@@ -75,7 +75,7 @@ def made(
         settings={"score": "auto", "path": HOSTILE[1], "auroc_on_exchanged": {"rank": 0.91234567}},
         share=SimpleNamespace(value=share[0], low=share[1], high=share[2]),
         assumption="Mismatches are like random exchanges.",
-        patterns=list(patterns), labels={}, ask_first=ask_first,
+        patterns=list(patterns), labels={}, edits={}, ask_first=ask_first,
         repeats=pd.DataFrame({"kind": ["caption"], "name": [HOSTILE[0]], "times": [342], "wrong": [0.97]}),
         warnings=["Two shares."], findings=[HOSTILE[0]], weakness=lambda: "",
         curves={

@@ -3,8 +3,9 @@
 ==========  =========================================================================================
 ``hub``     an object of the library ``datasets``, a folder that it saved, or a name in its cache
 ``arrays``  ``.npz`` with both embeddings, or ``.npy`` of the pictures with ``text_emb``
-``table``   CSV, TSV, parquet or a DataFrame with the columns image, caption and, if there, id, split and
-            embeddings; the metadata of LAION, img2dataset and DataComp; a folder of parquet files
+``table``   CSV, TSV (also ``.gz``), parquet, JSON lines or a DataFrame with the columns image, caption and,
+            if there, id, split and embeddings; COCO's captions; the metadata of LAION, img2dataset and
+            DataComp; a folder of parquet files
 ``tars``    WebDataset: ``.tar`` files with ``.jpg`` or ``.png`` beside ``.txt`` or ``.json``
 ``folder``  a folder of pictures with a table, or with a ``.txt`` beside each picture
 ==========  =========================================================================================
@@ -35,7 +36,7 @@ from nclib.data.readers.tars import is_tars, read_tars
 
 __all__ = ["READERS", "Listing", "Reader", "UnreadableError", "list_pairs", "open_array", "open_picture"]
 
-TAKEN = "a .npy, .npz, .csv, .tsv, .parquet or .tar file, a folder, a DataFrame or a data set object"
+TAKEN = "a .npy, .npz, .csv, .tsv, .json, .jsonl, .parquet or .tar file, a folder, a DataFrame or a data set"
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,9 @@ def list_pairs(
     split: str | None = None,
     every_split: bool = False,
     follow: bool = False,
+    image_column: str | None = None,
+    caption_column: str | None = None,
+    encoding: str | None = None,
 ) -> Listing:
     """List the pairs of a source, without reading a picture.
 
@@ -83,6 +87,10 @@ def list_pairs(
         Take all splits of such an object; ``splits`` of the listing names them.
     follow : bool
         Open pictures outside ``folder`` too, where a table names them.
+    image_column, caption_column : str, optional
+        Columns of pictures and captions, where their names are not known ones.
+    encoding : str, optional
+        Of a table of text, such as "cp1252"; by default UTF-8, or UTF-16 with its mark.
 
     Returns
     -------
@@ -97,6 +105,13 @@ def list_pairs(
     """
     if folder is not None and not Path(folder).expanduser().is_dir():
         raise FileNotFoundError(f"{folder} is not a folder; give the one that holds the pictures")
+    if encoding is not None:
+        try:
+            "".encode(encoding)
+        except LookupError:
+            raise ValueError(
+                f"encoding {encoding!r} is not known; give utf-8, cp1252, shift_jis, ..."
+            ) from None
     source = Path(source).expanduser() if isinstance(source, (str, PathLike)) else source
     where = source if isinstance(source, Path) else "the source"
     reader = next((reader for reader in READERS if reader.takes(source)), None)
@@ -104,7 +119,16 @@ def list_pairs(
         raise FileNotFoundError(f"there is no file or folder {source}; give {TAKEN}")
     if reader is None:
         raise ValueError(f"{source} holds no pairs that can be read; give {TAKEN}")
-    hints = Hints(None if folder is None else Path(folder).expanduser(), text_emb, split, every_split, follow)
+    hints = Hints(
+        None if folder is None else Path(folder).expanduser(),
+        text_emb,
+        split,
+        every_split,
+        follow,
+        image_column,
+        caption_column,
+        encoding,
+    )
     found = _with_embeddings(reader.read(source, hints), image_emb, text_emb)
     if not found.ids:
         raise ValueError(f"{where} holds no pairs")

@@ -22,10 +22,10 @@ from nclib.data.readers.listing import (
     Rows,
     find_column,
     joined,
-    known_columns,
     rows_of,
+    told,
 )
-from nclib.data.readers.tables import BLOCK, TABLES, columns_of
+from nclib.data.readers.tables import BLOCK, TABLES, columns_of, kind_of, wanted_columns
 
 NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")  # of a data set on the hub
 FILES = (*TABLES, ".npy", ".npz", ".tar")
@@ -37,7 +37,7 @@ def is_hub(source: Any) -> bool:
         return hasattr(source, "column_names")
     if source.exists():
         return (source / "dataset_info.json").is_file() or (source / "dataset_dict.json").is_file()
-    return NAME.fullmatch(source.as_posix()) is not None and source.suffix.lower() not in FILES
+    return NAME.fullmatch(source.as_posix()) is not None and kind_of(source) not in FILES
 
 
 def no_package() -> bool:
@@ -80,14 +80,16 @@ def read_hub(source: Any, hints: Hints) -> Listing:
     first = next(iter(parts.values()))
     if not hasattr(first, "__len__"):
         raise ValueError("a streamed data set cannot be read; load it without streaming=True")
-    picture = find_column(first.column_names, PICTURE_COLUMNS)
+    names = first.column_names
+    named_column = told(names, hints.image_column, "the data set")
+    picture = named_column[0] if named_column else find_column(names, PICTURE_COLUMNS)
     parts = {split: _undecoded(part, picture) for split, part in parts.items()}
     files = Files(hints.folder or Path(), only=hints.folder is not None, follow=hints.follow)
     cells, named = _Cells(parts, picture, files), False
     if picture is not None and len(first):
         with contextlib.suppress(UnreadableError):  # paths or URLs in place of pictures
             named = isinstance(cells.cell(f"{next(iter(parts))}/0"), str)
-    rows = joined([_rows(part, split, picture, named) for split, part in parts.items()])
+    rows = joined([_rows(part, split, picture, named, hints) for split, part in parts.items()])
     origin = digest([str(getattr(part, "_fingerprint", "")) for part in parts.values()])
     return rows.listing(files if named else cells, origin)
 
@@ -113,20 +115,21 @@ def _splits(found: Any, hints: Hints) -> dict[str, Any]:
     return {"": found[split]}
 
 
-def _rows(part: Any, split: str, picture: str | None, named: bool) -> Rows:
-    names = known_columns(part.column_names)
+def _rows(part: Any, split: str, picture: str | None, named: bool, hints: Hints) -> Rows:
+    arrow = hasattr(part, "with_format")
+    names = wanted_columns(part.features.arrow_schema, hints) if arrow else part.column_names
     wanted = [name for name in names if name != picture or named]
-    if hasattr(part, "with_format"):
+    if arrow:
         tables = part.select_columns(wanted).with_format("arrow").iter(BLOCK)
         blocks = (block for table in tables for block in table.to_batches())
-        columns = columns_of(blocks, wanted, len(part), "the data set")
+        columns = columns_of(blocks, wanted, len(part), "the data set", hints)
     else:
         columns = {name: list(part[name]) for name in wanted}
     if picture is not None and not named:
         columns[picture] = [f"{split}/{row}" for row in range(len(part))]
     if split and find_column(names, SPLIT_COLUMNS) is None:
         columns["split"] = [split] * len(part)
-    return rows_of(columns, "the data set")
+    return rows_of(columns, "the data set", hints)
 
 
 def _load(source: Path, split: str | None) -> Any:

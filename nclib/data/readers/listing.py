@@ -17,6 +17,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from nclib.common.files import digest
+from nclib.common.options import did_you_mean
 from nclib.data.captions_table import (
     CAPTION_COLUMNS,
     CAPTION_PATTERN,
@@ -57,6 +58,14 @@ class Hints:
     split: str | None = None
     every_split: bool = False
     follow: bool = False
+    image_column: str | None = None
+    caption_column: str | None = None
+    encoding: str | None = None
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        """Names of columns that were told, as :func:`plain_name` writes them."""
+        return tuple(plain_name(name) for name in (self.image_column, self.caption_column) if name)
 
 
 @dataclass(frozen=True)
@@ -81,6 +90,8 @@ class Listing:
         :class:`~nclib.data.readers.UnreadableError`.
     images, captions : ndarray, (N, D) and (M, D), optional
         Embeddings, where given; ``images`` alone are features of the pictures.
+    columns : DataFrame, optional
+        The source's other columns of numbers or text, a row per pair.
     origin : str
         Digest of the files behind the pictures, where ``pictures`` are not files themselves.
     """
@@ -94,6 +105,7 @@ class Listing:
     file: Callable[[int], Path | io.BytesIO] | None = None
     images: Array | None = None
     captions: Array | None = None
+    columns: pd.DataFrame | None = None
     origin: str = ""
 
     def open(self, row: int) -> Image:
@@ -138,6 +150,7 @@ class Rows:
     splits: Sequence[Any] | None = None
     images: Array | None = None
     captions: Array | None = None
+    columns: pd.DataFrame | None = None
     problems: Mapping[int, str] = field(default_factory=dict)
 
     def listing(self, album: Album | None = None, origin: str = "") -> Listing:
@@ -172,18 +185,25 @@ class Rows:
             None if album is None else lambda row: album.file(names[first[row]]),
             images,
             self.captions,
+            self.columns,
             origin,
         )
 
 
-def rows_of(columns: Mapping[str, Any], where: Path | str, problems: Mapping[int, str] | None = None) -> Rows:
+def rows_of(
+    columns: Mapping[str, Any], where: Path | str, hints: Hints, problems: Mapping[int, str] | None = None
+) -> Rows:
     """Find ids, pictures, captions, splits and embeddings among columns; ``problems`` are by their row."""
     names = list(columns)
-    captions, picture = caption_columns(names), find_column(names, PICTURE_COLUMNS)
+    captions = told(names, hints.caption_column, where) or caption_columns(names)
+    picture = next(iter(told(names, hints.image_column, where)), None) or find_column(names, PICTURE_COLUMNS)
     both = embeddings_in({plain_name(name): values for name, values in columns.items()})
     if not captions or (picture is None and both is None):
         what, name = ("pictures", "image") if captions else ("captions", "caption")
-        raise ValueError(f"{where} has no column of {what}: call it {name!r} (columns: {', '.join(names)})")
+        raise ValueError(
+            f"{where} has no column of {what}: call it {name!r}, or give its name as --{name}-column "
+            f"(columns: {', '.join(names)})"
+        )
     rows, texts = spread(zip(*(columns[name] for name in captions), strict=True))
     images, given = (stacked(values, where) for values in both) if both else (None, None)
     if len(rows) != len(columns[captions[0]]):
@@ -196,8 +216,36 @@ def rows_of(columns: Mapping[str, Any], where: Path | str, problems: Mapping[int
     def per_caption(column: str | None) -> list[Any] | None:
         return None if column is None else [columns[column][row] for row in rows]
 
-    ids, splits = (per_caption(find_column(names, known)) for known in (ID_COLUMNS, SPLIT_COLUMNS))
-    return Rows(texts, per_caption(picture), ids, splits, images, given, problems or {})
+    id_column = find_column(names, ID_COLUMNS)
+    used = {*captions, picture, id_column}
+    own = {
+        name: values
+        for name, values in columns.items()
+        if name not in used and plain_name(name) not in EMBEDDING_NAMES and _is_plain(values)
+    }
+    others = pd.DataFrame(own, index=range(len(columns[captions[0]]))).iloc[rows].reset_index(drop=True)
+    splits = per_caption(find_column(names, SPLIT_COLUMNS))
+    return Rows(
+        texts, per_caption(picture), per_caption(id_column), splits, images, given, others, problems or {}
+    )
+
+
+def _is_plain(values: Sequence[Any]) -> bool:
+    """Whether a column holds numbers or text, by its first value."""
+    first = next((value for value in values if value is not None), None)
+    return not isinstance(first, (bytes, Mapping, list, tuple, set, np.ndarray)) and not hasattr(
+        first, "save"
+    )
+
+
+def told(names: Sequence[str], column: str | None, where: Path | str) -> list[str]:
+    """Return the column that was named, in a list; an empty one where none was."""
+    if column is None:
+        return []
+    if (found := find_column(names, (plain_name(column),))) is None:
+        hint = did_you_mean(column, names)
+        raise ValueError(f"{where} has no column {column!r}{hint} (columns: {', '.join(names)})")
+    return [found]
 
 
 def joined(parts: Sequence[Rows]) -> Rows:
@@ -210,6 +258,8 @@ def joined(parts: Sequence[Rows]) -> Rows:
         found = [getattr(part, name) for part in parts]
         if any(f is None for f in found):
             return None
+        if name == "columns":
+            return pd.concat(found, ignore_index=True)
         return np.concatenate(found) if name in ("images", "captions") else [x for f in found for x in f]
 
     names = [f.name for f in fields(Rows) if f.name != "problems"]
@@ -270,9 +320,9 @@ def caption_columns(columns: Sequence[str]) -> list[str]:
     return [best] if best else [name for name in columns if CAPTION_PATTERN.fullmatch(plain_name(name))]
 
 
-def known_columns(columns: Sequence[str]) -> list[str]:
-    """Return the columns that readers look at."""
-    known = {*PICTURE_COLUMNS, *ID_COLUMNS, *SPLIT_COLUMNS, *EMBEDDING_NAMES}
+def known_columns(columns: Sequence[str], hints: Hints) -> list[str]:
+    """Return the columns that readers look at; others are carried along."""
+    known = {*PICTURE_COLUMNS, *ID_COLUMNS, *SPLIT_COLUMNS, *EMBEDDING_NAMES, *hints.named}
     captions = caption_columns(columns)
     return [name for name in columns if plain_name(name) in known or name in captions]
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,8 +27,16 @@ from nclib.data.readers.listing import (
     rows_of,
 )
 
-TABLES = (".csv", ".tsv", ".txt", ".parquet")
+TABLES = (".csv", ".tsv", ".txt", ".parquet", ".json", ".jsonl")
+IN_FOLDER = (".csv", ".tsv", ".parquet", ".jsonl")  # tables that a folder of pictures may hold
 BLOCK, BUFFER = 8192, 1 << 20  # rows and bytes of a parquet file that are read together
+
+
+def kind_of(path: Path) -> str:
+    """Return the suffix of a file in lower case, without the ``.gz`` of a compressed one."""
+    name = path.name.lower()
+    plain = name.removesuffix(".gz")
+    return "" if plain != name and plain.endswith(".parquet") else Path(plain).suffix
 
 
 def is_table(source: Any) -> bool:
@@ -36,28 +45,71 @@ def is_table(source: Any) -> bool:
         return isinstance(source, pd.DataFrame)
     if source.is_dir():
         return any(source.glob("*.parquet")) and not any(source.glob("*.tar"))
-    return source.suffix.lower() in TABLES and source.is_file()
+    return kind_of(source) in TABLES and source.is_file()
 
 
 def read_table(source: Any, hints: Hints) -> Listing:
     """List the pairs of a table, or of all parquet files in a folder."""
     if isinstance(source, pd.DataFrame):
-        rows, home = rows_of({str(n): source[n].tolist() for n in source}, "the table"), Path()
+        rows, home = rows_of({str(n): source[n].tolist() for n in source}, "the table", hints), Path()
     else:
         paths = sorted(source.glob("*.parquet")) if source.is_dir() else [source]
         home = source if source.is_dir() else source.parent
-        rows = joined([(_parquet if p.suffix.lower() == ".parquet" else _text)(p) for p in paths])
+        readers = {".parquet": _parquet, ".json": _json, ".jsonl": _json_lines}
+        rows = joined([readers.get(kind_of(path), _text)(path, hints) for path in paths])
     return rows.listing(Files(hints.folder or home, only=hints.folder is not None, follow=hints.follow))
 
 
-def _text(path: Path) -> Rows:
-    table = captions_table.read_table(path)
+def _text(path: Path, hints: Hints) -> Rows:
+    table = captions_table.read_table(path, hints.encoding, hints.named)
     if not table.lines:
         raise ValueError(f"{path} holds no pairs")
-    return rows_of(table.columns, path, table.problems)
+    return rows_of(table.columns, path, hints, table.problems)
 
 
-def _parquet(path: Path) -> Rows:
+def _json(path: Path, hints: Hints) -> Rows:
+    """Return the pairs of COCO captions, or of a list of objects."""
+    try:
+        found = json.loads(captions_table.read_text(path, hints.encoding)[0])
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is not readable JSON ({error})") from error
+    if isinstance(found, dict) and isinstance(found.get("annotations"), list):
+        pictures = [one for one in found.get("images") or [] if isinstance(one, dict)]
+        names = {one.get("id"): one.get("file_name") for one in pictures}
+        found = [
+            {**one, "image": names.get(one.get("image_id")) or ""} if isinstance(one, dict) else one
+            for one in found["annotations"]
+        ]
+    if not isinstance(found, list):
+        raise ValueError(f"{path} holds neither COCO's lists images and annotations nor a list of objects")
+    return _objects(found, path, hints, "object")
+
+
+def _json_lines(path: Path, hints: Hints) -> Rows:
+    """Return the pairs of a file with a JSON object in every line, such as an image folder's metadata."""
+    found: list[Any] = []
+    for line in captions_table.read_text(path, hints.encoding)[0].splitlines():
+        try:
+            found.append(json.loads(line) if line.strip() else {})
+        except (ValueError, RecursionError):
+            found.append(None)
+    return _objects(found, path, hints, "line")
+
+
+def _objects(found: list[Any], path: Path, hints: Hints, what: str) -> Rows:
+    """Return the pairs of objects, of which empty ones do not count and others than objects are problems."""
+    kept = [(number, one) for number, one in enumerate(found, 1) if one != {}]
+    problems = {
+        r: f"{what} {n} is not a JSON object" for r, (n, one) in enumerate(kept) if not isinstance(one, dict)
+    }
+    objects = [one if isinstance(one, dict) else {} for _, one in kept]
+    names = dict.fromkeys(str(name) for one in objects for name in one)
+    if not names:
+        raise ValueError(f"{path} holds no pairs")
+    return rows_of({name: [one.get(name) for one in objects] for name in names}, path, hints, problems)
+
+
+def _parquet(path: Path, hints: Hints) -> Rows:
     try:
         import pyarrow
         from pyarrow import parquet
@@ -67,13 +119,12 @@ def _parquet(path: Path) -> Rows:
         ) from error
     try:
         with parquet.ParquetFile(path, buffer_size=BUFFER, pre_buffer=False) as file:
-            names = file.schema_arrow.names
-            wanted, n = known_columns(names), file.metadata.num_rows
-            columns = columns_of(file.iter_batches(BLOCK, columns=wanted), wanted, n, path)
+            wanted, n = wanted_columns(file.schema_arrow, hints), file.metadata.num_rows
+            columns = columns_of(file.iter_batches(BLOCK, columns=wanted), wanted, n, path, hints)
     except (pyarrow.ArrowException, OSError) as error:
         raise ValueError(f"{path} is not a readable parquet file ({error})") from error
     beside = path.with_suffix(".npz")
-    rows = rows_of(columns, path)
+    rows = rows_of(columns, path, hints)
     if rows.images is None and beside.is_file() and (both := embeddings_in(open_arrays(beside))):
         for array in both:
             check_rows(f"{beside}: each array", len(array), **{f"pairs of {path.name}": len(rows.texts)})
@@ -81,17 +132,35 @@ def _parquet(path: Path) -> Rows:
     return rows
 
 
-def columns_of(blocks: Iterable[Any], names: Iterable[str], n: int, where: Path | str) -> dict[str, Any]:
+def wanted_columns(schema: Any, hints: Hints) -> list[str]:
+    """Return the columns of an Arrow schema that readers look at, and those of numbers or text."""
+    from pyarrow import types
+
+    known = known_columns(schema.names, hints)
+    others = (types.is_nested, types.is_binary, types.is_large_binary, types.is_fixed_size_binary)
+    return [one.name for one in schema if one.name in known or not any(kind(one.type) for kind in others)]
+
+
+def columns_of(
+    blocks: Iterable[Any], names: Sequence[str], n: int, where: Path | str, hints: Hints
+) -> dict[str, Any]:
     """Return the columns of Arrow record batches of ``n`` rows together, embeddings as float32 (n, D)."""
+    import pyarrow
+
+    known = known_columns(names, hints)
     columns: dict[str, Any] = {name: [] for name in names}
     start = 0
     for block in blocks:
         for name, column in zip(block.schema.names, block.columns, strict=True):
-            if plain_name(name) not in EMBEDDING_NAMES or not hasattr(column, "flatten"):
+            if name not in known:
+                columns[name].append(column)
+            elif plain_name(name) not in EMBEDDING_NAMES or not hasattr(column, "flatten"):
                 columns[name] += column.to_pylist()
             else:
                 columns[name] = _filled(columns[name], column, start, n, f"{where}, column {name}")
         start += block.num_rows
+    for name in (name for name in names if name not in known and columns[name]):
+        columns[name] = pyarrow.chunked_array(columns[name]).to_pandas(integer_object_nulls=True)
     return columns
 
 
@@ -129,10 +198,8 @@ def is_folder(source: Any) -> bool:
 
 def read_folder(source: Path, hints: Hints) -> Listing:
     """List the pairs of a folder of pictures with a table, or with a text beside each picture."""
-    tables = sorted(
-        p for p in source.iterdir() if p.suffix.lower() in (".csv", ".tsv", ".parquet") and p.is_file()
-    )
-    chosen = [p for p in tables if p.stem.lower() in ("captions", "metadata")] or tables
+    tables = sorted(p for p in source.iterdir() if kind_of(p) in IN_FOLDER and p.is_file())
+    chosen = [p for p in tables if p.name.lower().split(".")[0] in ("captions", "metadata")] or tables
     if len(chosen) > 1:
         raise ValueError(
             f"{source} holds several tables, {', '.join(p.name for p in chosen)}; give one of them"
@@ -147,10 +214,10 @@ def read_folder(source: Path, hints: Hints) -> Listing:
     for row, picture in enumerate(pictures):
         beside = picture.with_suffix(".txt")
         try:
-            texts.append(beside.read_text("utf-8-sig") if beside.is_file() else "")
+            texts.append(beside.read_text(hints.encoding or "utf-8-sig") if beside.is_file() else "")
         except (OSError, UnicodeDecodeError):
             texts.append("")
-            problems[row] = "the caption is not UTF-8"
+            problems[row] = f"the caption is not {hints.encoding or 'UTF-8'}"
     if not any(texts):
         raise ValueError(
             f"{source} holds {len(pictures):,} pictures and no captions: neither a table (captions.csv with "

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from nclib.common.files import digest
 from nclib.data.pictures import SUFFIXES, UnreadableError
 from nclib.data.readers.listing import (
@@ -20,6 +22,7 @@ from nclib.data.readers.listing import (
     Rows,
     caption_columns,
     find_column,
+    plain_name,
     spread,
 )
 
@@ -42,7 +45,7 @@ class _Sample:
     key: str
     picture: Place | None = None
     texts: list[Any] = field(default_factory=list)
-    id: Any = None
+    facts: dict[str, Any] = field(default_factory=dict)
     problem: str = ""
 
 
@@ -69,10 +72,10 @@ def read_tars(source: Path, hints: Hints) -> Listing:
     paths, members = sorted(source.glob("*.tar")) if source.is_dir() else [source], _Members()
     texts: list[Any] = []
     names: list[str] = []
-    ids: list[Any] = []
+    facts: list[dict[str, Any]] = []
     problems: dict[int, str] = {}
     for path in paths:
-        for sample in _samples(path):
+        for sample in _samples(path, hints):
             name = f"{path}/{sample.key}"
             while name in members.places:  # a key that occurs again
                 name += "'"
@@ -82,12 +85,16 @@ def read_tars(source: Path, hints: Hints) -> Listing:
                     problems[len(texts)] = sample.problem or NO_PICTURE
                 texts.append(text)
                 names.append(name)
-                ids.append(sample.id or sample.key)
+                facts.append({"shard": path.name, **sample.facts, "key of the sample": sample.key})
+    others = pd.DataFrame(facts)
+    ids = others.pop("key of the sample")
+    if (given := find_column(others.columns, ID_COLUMNS)) is not None:
+        ids = others.pop(given).where(lambda found: found.notna(), ids)
     origin = digest(repr([(p.stat().st_size, p.stat().st_mtime_ns) for p in paths]))
-    return Rows(texts, names, ids, problems=problems).listing(members, origin)
+    return Rows(texts, names, ids.tolist(), columns=others, problems=problems).listing(members, origin)
 
 
-def _samples(path: Path) -> Iterator[_Sample]:
+def _samples(path: Path, hints: Hints) -> Iterator[_Sample]:
     """Yield the samples of a tar: neighbouring files whose names agree up to the first dot."""
     # Only headers and captions are read, and no name of a member is ever used as a path.
     now: _Sample | None = None
@@ -103,7 +110,7 @@ def _samples(path: Path) -> Iterator[_Sample]:
                     if now is not None:
                         yield now
                     now = _Sample(key)
-                _add(now, tar, member, f".{kind.lower()}")
+                _add(now, tar, member, f".{kind.lower()}", hints)
             # The library takes the first header that it cannot read for the end.
             file.seek(tar.offset)
             if file.read(tarfile.BLOCKSIZE) != tarfile.NUL * tarfile.BLOCKSIZE:
@@ -122,7 +129,7 @@ def _samples(path: Path) -> Iterator[_Sample]:
         yield now
 
 
-def _add(sample: _Sample, tar: tarfile.TarFile, member: tarfile.TarInfo, kind: str) -> None:
+def _add(sample: _Sample, tar: tarfile.TarFile, member: tarfile.TarInfo, kind: str, hints: Hints) -> None:
     """Note a file of a sample."""
     if kind in SUFFIXES:
         sample.picture = member.offset_data, member.size
@@ -132,15 +139,16 @@ def _add(sample: _Sample, tar: tarfile.TarFile, member: tarfile.TarInfo, kind: s
             return
         content = tar.extractfile(member)
         assert content is not None  # a regular file
-        _add_text(sample, content.read(), kind)
+        _add_text(sample, content.read(), kind, hints)
 
 
-def _add_text(sample: _Sample, content: bytes, kind: str) -> None:
+def _add_text(sample: _Sample, content: bytes, kind: str, hints: Hints) -> None:
     if kind == ".txt":
-        try:
-            sample.texts = [content.decode("utf-8-sig")]  # goes before a caption in the .json
+        try:  # goes before a caption in the .json, unless its column is named
+            if hints.caption_column is None:
+                sample.texts = [content.decode(hints.encoding or "utf-8-sig")]
         except UnicodeDecodeError:
-            sample.problem = "the caption is not UTF-8"
+            sample.problem = f"the caption is not {hints.encoding or 'UTF-8'}"
         return
     try:
         facts = json.loads(content)
@@ -148,7 +156,10 @@ def _add_text(sample: _Sample, content: bytes, kind: str) -> None:
         sample.problem = sample.problem or ("" if sample.texts else "the .json is damaged")
         return
     if isinstance(facts, dict):
-        name = find_column(facts, ID_COLUMNS)
-        sample.id = facts[name] if name else None
-        if not sample.texts and (columns := caption_columns(list(facts))):
+        column = find_column(facts, (plain_name(hints.caption_column),)) if hints.caption_column else None
+        columns = [column] if column else caption_columns(list(facts))
+        sample.facts = {
+            k: v for k, v in facts.items() if k not in columns and not isinstance(v, (list, dict))
+        }
+        if not sample.texts and columns:
             sample.texts = spread([[facts[column] for column in columns]])[1]
