@@ -33,7 +33,15 @@ WARM: dict[str, tuple[str, dict[str, Any]]] = {
     f"plain ({loss}), 0.07": ("plain", {"loss": loss, "tau": 0.07}) for loss in ("gce", "infonce_rce")
 }
 """Plain losses at CRANK's temperature; the other rows of plain losses are at 0.05."""
-SHOWN = ["plain (triplet)", "plain (infonce)", "rcl", "plain (gce)", "l2rm", "crank"]
+NAMES = {
+    "plain (triplet)": "triplet loss",
+    "plain (infonce)": "InfoNCE",
+    "rcl": "RCL",
+    "plain (gce)": "generalised cross entropy",
+    "l2rm": "L2RM",
+    "crank": "CRANK",
+}
+"""Rows of README and landing page."""
 
 
 def photograph_runs(model: str = "bow", dataset: str = "f8k") -> pd.DataFrame:
@@ -140,13 +148,17 @@ def parts_said(rate: float = 0.6) -> str:
 
 
 def rate_curves(runs: pd.DataFrame) -> Figure | None:
-    """Draw the sum of recalls over the mismatch rate for the plain losses and for L2RM."""
-    part = runs[(runs["protocol"] == "images") & runs["label"].isin(SHOWN)]
+    """Draw the sum of recalls over the mismatch rate for the rows of :data:`NAMES`."""
+    part = runs[(runs["protocol"] == "images") & runs["label"].isin(NAMES)]
     if part.empty:
         return None
-    order = {label: k for k, label in enumerate(SHOWN)}
-    figure = plots.rates(part.sort_values("label", key=lambda labels: labels.map(order), kind="stable"))
-    figure.axes[0].set_title("Flickr8K, images exchanged")
+    figure = plots.rates(part)
+    axis = figure.axes[0]
+    axis.set_title("Flickr8K, images exchanged")
+    lines = dict(zip(*reversed(axis.get_legend_handles_labels()), strict=True))
+    height = part[part["mrate"] < part["mrate"].max()].groupby("label")["rsum"].mean()
+    order = sorted(lines, key=lambda label: -height.get(label, 0.0))
+    axis.legend([lines[label] for label in order], [NAMES[label] for label in order])
     return figure
 
 
@@ -328,12 +340,7 @@ def findings(runs: pd.DataFrame) -> str:
     return "\n".join(lines)
 
 
-BRIEFLY = {
-    "plain (infonce)": "InfoNCE",
-    "l2rm": "L2RM",
-    "plain (gce)": "generalised cross entropy",
-    "crank": "CRANK",
-}
+BRIEFLY = ("plain (infonce)", "l2rm", "plain (gce)", "crank")
 
 
 def in_short(runs: pd.DataFrame, fragments: pd.DataFrame, rate: float = 0.6) -> str:
@@ -346,7 +353,7 @@ def in_short(runs: pd.DataFrame, fragments: pd.DataFrame, rate: float = 0.6) -> 
         part = table[(table["protocol"] == "images") & (table["mrate"] == rate)]
         rows = {label: part[part["label"] == label] for label in BRIEFLY}
         said = [
-            f"{BRIEFLY[label]} {mean_text(list(own['rsum']))}{f' {WARMUP}' if in_warmup(own).any() else ''}"
+            f"{NAMES[label]} {mean_text(list(own['rsum']))}{f' {WARMUP}' if in_warmup(own).any() else ''}"
             for label, own in rows.items()
             if len(own)
         ]
