@@ -17,16 +17,20 @@ from ncbook.notebook import MARKS, REMARKED, WARMUP, in_warmup, marks_of
 from ncbook.page import Cell, Table, csv_text
 from ncbook.runs import NUMERICS, RECORDED, Runs, checksums
 from nclib import plots
+from nclib.methods.base import METHODS
 
 ONE, ALONE, TWO = "one", "one of two", "two"  # networks that were trained and tested
 NETWORKS = (ONE, ALONE, TWO)
+AVERAGED = ", averaged"  # ends the label of two networks that were trained apart
 PLACE = ["task", "dataset", "preset", "model"]  # what runs must share to be ranked, beside the noise
 NOISE = ["protocol", "rate"]
 DATA_NAMES = {
     "f8k": "Flickr8K",
+    "fashion44k": "product photographs",
     "emoji": "drawn scenes",
     "emoji_category": "drawn objects",
     "wikipedia": "Wikipedia",
+    "fashion_category": "product photographs by type",
 }
 METRICS = {"pairs": ("rSum", 1), "labels": ("mAP", 3)}  # name and decimals
 DASH = "–"
@@ -46,9 +50,10 @@ def scored(runs: Runs) -> pd.DataFrame:
         Columns of :data:`PLACE` and :data:`NOISE`, ``method``, ``label`` (of plain training with its loss),
         ``networks`` (one of :data:`NETWORKS`), ``seed``, ``value`` (rSum, or mean average precision),
         ``r1_i2t``, ``r1_t2i``, ``seconds``, ``test_seconds``, ``train_pairs``, ``path``, and what marks of
-        a cell need. A run of two networks has two rows: their mean similarity, and what one of them reaches
-        alone on average.
-        Ablations and other schedules are left out; the loss of plain training is free.
+        a cell need. A run of two networks that teach each other has two rows: their mean similarity, and
+        what one of them reaches alone on average. Two networks that were trained apart have a row of
+        :data:`TWO` whose label ends in :data:`AVERAGED`; one of them is a run of its own.
+        Ablations, other schedules and more networks are left out; the loss of plain training is free.
     """
     return pd.concat([_pairs(runs.retrieval), _labels(runs.category)], ignore_index=True)
 
@@ -64,23 +69,30 @@ def _pairs(table: pd.DataFrame) -> pd.DataFrame:
         return pd.DataFrame(columns=_COLUMNS)
     plain = table["method"] == "plain"
     loss = table.get("option.loss", pd.Series("", index=table.index)).astype(str)
-    usual = (table["variant"] == "") | (plain & (table["variant"] == "loss=" + loss))
+    apart = table["networks"] > 1
+    variant = table["variant"].str.replace(r"(^|, )networks=\d+", "", regex=True).str.removeprefix(", ")
+    usual = (variant == "") | (plain & (variant == "loss=" + loss))
+    usual &= table["networks"] * table["method"].map(_networks_of) <= 2
+    label = table["method"].where(~plain, "plain (" + loss + ")")
     table = table.assign(
         task="pairs",
-        label=table["method"].where(~plain, "plain (" + loss + ")"),
+        label=label.where(~apart, label + AVERAGED),
         rate=table["mrate"],
         early=in_warmup(table),
     )[usual]
-    single = table.get("single.rsum", pd.Series(np.nan, index=table.index))
+    two = table.get("single.rsum", pd.Series(np.nan, index=table.index)).notna()
     ways = {"value": "rsum", "r1_i2t": "i2t_r1", "r1_t2i": "t2i_r1"}
-    whole = table.assign(
-        networks=np.where(single.notna(), TWO, ONE), **{new: table[old] for new, old in ways.items()}
-    )
-    parts = [whole]
-    if single.notna().any():
-        two = table[single.notna()]
-        parts.append(two.assign(networks=ALONE, **{new: two[f"single.{old}"] for new, old in ways.items()}))
+    whole = table.assign(networks=np.where(two, TWO, ONE), **{new: table[old] for new, old in ways.items()})
+    parts, taught = [whole], table[two & ~apart[usual]]
+    if len(taught):
+        alone = {new: taught[f"single.{old}"] for new, old in ways.items()}
+        parts.append(taught.assign(networks=ALONE, **alone))
     return pd.concat(parts).reindex(columns=_COLUMNS)
+
+
+def _networks_of(method: str) -> int:
+    """Return the networks that a method trains together; 1 for one that this version does not know."""
+    return METHODS[method].factory.n_networks if method in METHODS else 1
 
 
 def _labels(table: pd.DataFrame) -> pd.DataFrame:
@@ -229,13 +241,14 @@ def board_table(table: pd.DataFrame, task: str = "pairs", *, rate: str = "0.4") 
     marks: dict[str, None] = {}
     for key, cells in part.groupby([*PLACE, *NOISE], sort=False):
         where = dict(zip([*PLACE, *NOISE], key, strict=True))
-        top = standing(cells[cells["networks"] == ONE])
-        best_label = top.best if top else ""
-        best = cells[(cells["networks"] == ONE) & (cells["label"] == best_label)]
+        tops = {kind: standing(cells[cells["networks"] == kind]) for kind in (ONE, TWO)}
         groups = cells.groupby(["label", "networks"])
         for (label, networks), group in sorted(groups, key=lambda item: -item[1]["value"].mean()):
             group = group.sort_values("seed")
-            first = (label, networks) == (best_label, ONE)
+            kind = TWO if networks == TWO else ONE
+            top = tops[kind]
+            best = cells[(cells["networks"] == kind) & (cells["label"] == (top.best if top else ""))]
+            first = top is not None and (label, networks) == (top.best, kind)
             gap = paired(group, best, "value", digits=digits)
             found = [*([WARMUP] if group["early"].any() else []), *marks_of(group)]
             marks |= dict.fromkeys(found)
@@ -244,7 +257,7 @@ def board_table(table: pd.DataFrame, task: str = "pairs", *, rate: str = "0.4") 
             middle = [
                 f"{where['rate']:g}",
                 mean_text(list(group["value"]), digits, count=False),
-                "best of one network" if first else _gap(gap),
+                f"best of {kind} network{'s' if kind == TWO else ''}" if first else _gap(gap),
                 *(
                     [networks, f"{group['r1_i2t'].mean():.1f}", f"{group['r1_t2i'].mean():.1f}"]
                     if pairs
@@ -295,9 +308,14 @@ def board_table(table: pd.DataFrame, task: str = "pairs", *, rate: str = "0.4") 
         kind="measured",
         lines=[
             f"{metric} at the epoch that validation selected, mean ± standard deviation over the seeds.",
-            "Against the best: mean difference to the best method with one network under the same "
-            "conditions, runs with the same seed; = the 95 % interval of the difference holds 0. "
+            "Against the best: mean difference to the best method with as many tested networks under the "
+            "same conditions, runs with the same seed; = the 95 % interval of the difference holds 0. "
             f"Methods with {WARMUP} or {REMARKED} are not ranked.",
+            *(
+                ["Averaged: two networks trained apart on the same noise, the mean of their similarities."]
+                if part["label"].str.endswith(AVERAGED).any()
+                else []
+            ),
         ],
         names=("method",),
         columns=[(name,) for name in (*columns, "records by seed")],

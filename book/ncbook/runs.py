@@ -22,7 +22,7 @@ from nclib.runs.variant import NAMED, shown, usual_settings
 RECORDED = Path(__file__).resolve().parents[1] / "results"  # the book's own records
 METRICS = ("seed", "rsum", "map_avg")
 NUMERICS = "environment.numerics"
-KEYS = ("method", "model", "dataset", "preset", "mrate", "protocol", "variant", *METRICS)
+KEYS = ("method", "model", "dataset", "preset", "mrate", "protocol", "networks", "variant", *METRICS)
 BUNDLED = {"emoji", "planted", "emoji_category", "planted_category"}
 RECALLS = (*OF_SUM, "rsum")
 FIRST = ("cost_matched", "auc_split", "auc_infonce", "auc_cost")  # of the first training epoch of L2RM
@@ -166,7 +166,8 @@ def recorded(task: str = "pairs", /, **where: Any) -> pd.DataFrame:
     -------
     DataFrame
         Columns as in :func:`nclib.table`; empty where a column is unknown or no run satisfies
-        all of ``where``.
+        all of ``where``. Networks that were trained apart and averaged are left out unless ``networks``
+        asks for them.
 
     Raises
     ------
@@ -179,6 +180,8 @@ def recorded(task: str = "pairs", /, **where: Any) -> pd.DataFrame:
     ['emoji']
     """
     table = nclib.table(_own(), task) if RECORDED.is_dir() else pd.DataFrame()
+    if "networks" in table and "networks" not in where:
+        table = table[table["networks"] == 1]
     for column, value in where.items():
         if column not in table:
             return table.iloc[:0]

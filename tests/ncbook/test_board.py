@@ -19,6 +19,9 @@ def table(tmp_path_factory):
             save(folder, "rcl", 150 + noise, **at)
             save(folder, "ncr", 260 + noise, single=190 + noise, **at)
             save(folder, "l2rm", 400, lam=0.5, **at)  # an ablation
+            save(folder, "plain", 270 + noise, loss="gce", networks=2, single=200 + noise, **at)
+            save(folder, "plain", 290 + noise, loss="gce", networks=4, single=200 + noise, **at)
+            save(folder, "ncr", 280 + noise, networks=2, single=260 + noise, **at)  # four networks
         save(folder, "decl", 100 + noise, protocol="captions", **{**same, "mrate": 0.4, "seed": seed})
         save_category(folder, "mrl", 0.5, noise_rate=0.4, seed=seed)
     save(folder, "plain", 500, loss="infonce", **same, mrate=0.4, seed=0)
@@ -34,7 +37,7 @@ def test_the_best_has_more_than_one_seed_and_the_level_ones_are_near(table):
     assert found["pairs", "captions", 0.4].best == "decl"
     assert found["labels", "symmetric", 0.4].best == "mrl"
     ensembles = {s.best: s.level for _, _, s in board.standings(table, board.TWO)}
-    assert ensembles == {"ncr": []}
+    assert ensembles == {"plain (gce), averaged": []}
     assert board.standing(table.iloc[:0]) is None
 
 
@@ -52,7 +55,10 @@ def test_the_table_keeps_data_and_noise_apart_and_starts_at_a_rate(table):
     rows = {(heads[0].text, cells[0].text, cells[3].text): cells for heads, cells in shown.rows}
     assert rows["plain (gce)", "0.4", "one"][2].text == "best of one network"
     assert rows["l2rm", "0.4", "one"][2].text == "-1.0 ="
-    assert rows["ncr", "0.4", "two"][2].text == "+60.0"
+    assert rows["ncr", "0.4", "two"][2].text == "-10.0"
+    assert rows["plain (gce), averaged", "0.4", "two"][2].text == "best of two networks"
+    assert ("plain (gce), averaged", "0.4", "one of two") not in rows
+    assert rows["ncr", "0.4", "one of two"][2].text == "-10.0"  # from the best of one
     assert rows["plain (infonce)", "0.4", "one"][2].text == "+302.0, one seed"
     assert rows["ncr", "0.4", "one of two"][1].text == "190.0 ± 2.0"
     assert not any(cell.links for cells in rows.values() for cell in cells)  # records of another folder
@@ -63,11 +69,11 @@ def test_the_table_keeps_data_and_noise_apart_and_starts_at_a_rate(table):
 
 def test_the_figure_holds_every_mean(table):
     (axis,) = board.overview_figure(table, least=3).axes
-    assert {t.get_text() for t in axis.texts} == {"200", "199", "150", "500", "100", "190", "260"}
+    assert {t.get_text() for t in axis.texts} == {"200", "199", "150", "500", "100", "190", "260", "270"}
     bold = {t.get_text() for t in axis.texts if t.get_weight() == "bold"}
-    assert bold == {"200", "100", "190", "260"}
+    assert bold == {"200", "100", "190", "270"}
     assert board.overview_figure(table, least=99) is None
-    assert np.array(axis.images[0].get_array()).shape == (7, 3)
+    assert np.array(axis.images[0].get_array()).shape == (8, 3)
 
 
 def test_a_method_with_a_run_tested_in_its_warm_up_is_not_ranked(tmp_path):

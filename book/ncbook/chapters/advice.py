@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 
+import numpy as np
 import pandas as pd
 from pandas.io.formats.style import Styler
 
@@ -321,8 +322,11 @@ def cost_table(table: pd.DataFrame) -> Styler | None:
     if frame.empty:
         return None
     facts = needs()
-    method = frame.index.map(lambda label: label.split(" (")[0])
-    frame.insert(0, "networks", [str(facts["networks"].get(m, "")) for m in method])
+    method = frame.index.map(lambda label: label.removesuffix(board.AVERAGED).split(" (")[0])
+    apart = frame.index.str.endswith(board.AVERAGED)
+    frame.insert(
+        0, "networks", np.where(apart, "2 apart", [str(facts["networks"].get(m, "")) for m in method])
+    )
     clean = [facts["clean"].get(m, 0.0) for m in method]
     frame.insert(1, "known clean pairs", [f"{share:.0%}" if share else "none" for share in clean])
     caption = (
