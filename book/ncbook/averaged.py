@@ -1,0 +1,163 @@
+"""Two networks that teach each other, beside two that were trained apart and averaged."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from ncbook.board import ALONE, AVERAGED, ONE, TWO, is_marked, scored
+from ncbook.compare import Difference, paired
+from ncbook.runs import Runs, select
+from nclib import plots
+
+GCE = "plain (gce)"
+OF = {  # what a method with two networks trains with, as a label of the board
+    "ncr": "plain (triplet)",
+    "bicro": "plain (triplet)",
+    "mscn": "plain (triplet)",
+    "repair": "plain (triplet)",
+    "pcsr": "plain (triplet)",
+    "sps": "plain (infonce)",
+    "cream": "plain (infonce)",
+    "in2r": "plain (infonce_rce)",
+    "gsc_plus": "gsc",
+    "crank_plus": "crank",
+}
+RATES = (0.0, 0.4, 0.6)
+PLACES: dict[str, dict[str, Any]] = {
+    "f8k": {"dataset": "f8k", "preset": "standard", "model": "bow"},
+    "fashion44k": {"dataset": "fashion44k", "preset": "standard", "model": "bow"},
+    "emoji": {"dataset": "emoji", "preset": "quick", "model": "vse"},
+}
+"""Where both kinds of pairs are recorded, by data set."""
+NOT_RUN = "not run"
+
+
+def against_averaged(runs: Runs, dataset: str, rate: float) -> dict[str, tuple[Difference, Difference]]:
+    """Return each method with two networks minus the averaged pair of its own loss, and minus that of GCE.
+
+    Parameters
+    ----------
+    runs : Runs
+        From :func:`ncbook.load_runs`.
+    dataset : str
+        One of :data:`PLACES`.
+    rate : float
+        Share of the images that were exchanged.
+
+    Returns
+    -------
+    dict
+        By method, in the order of :data:`OF`; over shared seeds, which draw the same noise. Without values
+        where a side is not recorded or not ranked.
+    """
+    part = select(scored(runs), **PLACES[dataset], protocol="images", networks=TWO, rate=float(rate))
+    part = part[~is_marked(part)] if len(part) else part
+    found = {}
+    for method, own in OF.items():
+        ours = part[part["label"] == method]
+        pairs = (part[part["label"] == label + AVERAGED] for label in (own, GCE))
+        found[method] = tuple(paired(ours, pair, "value", name=method) for pair in pairs)
+    return found
+
+
+def averaged_figure(runs: Runs, dataset: str = "f8k", rates: Sequence[float] = RATES) -> Figure:
+    """Draw each method with two networks against two averaged networks, mean and 95 % interval by rate.
+
+    Parameters
+    ----------
+    runs : Runs
+        From :func:`ncbook.load_runs`.
+    dataset : str
+        One of :data:`PLACES`.
+    rates : sequence of float
+        A panel each.
+
+    Returns
+    -------
+    Figure
+        Right of zero the method is ahead of the pair. A row without two shared seeds says so.
+    """
+    figure, (axes,) = plots.panels(1, len(rates), width=3.2 * len(rates), height=4.2, sharey=True)
+    kinds = (("pair of its own loss", plots.ACCENT, "s", 0.17), ("pair of GCE", plots.THIRD, "o", -0.17))
+    for axis, rate in zip(axes, rates, strict=True):
+        for row, differences in enumerate(against_averaged(runs, dataset, rate).values()):
+            for (name, colour, mark, up), d in zip(kinds, differences, strict=True):
+                at = -row + up
+                if d.n > 1:
+                    axis.plot(d.interval, [at, at], color=colour, lw=2)
+                    axis.plot(d.mean, at, mark, color=colour, ms=6, label=f"minus the averaged {name}")
+            if all(d.n < 2 for d in differences):
+                axis.annotate(
+                    NOT_RUN, (0.5, -row), xycoords=("axes fraction", "data"), ha="center", va="center",
+                    fontsize=8, color=plots.NEUTRAL,
+                )  # fmt: skip
+        axis.axvline(0, color="#444444", lw=1)
+        axis.set(title=f"rate {rate:g}", xlabel="difference in rSum", ylim=(0.6 - len(OF), 0.6))
+        axis.grid(axis="y", visible=False)
+    axes[0].set_yticks([-row for row in range(len(OF))], list(OF))
+    _legend(figure, axes)
+    return figure
+
+
+def cost_figure(runs: Runs, dataset: str = "f8k", rates: Sequence[float] = RATES) -> Figure:
+    """Draw rSum against seconds of training, with 1, 2 and 4 averaged networks of GCE as a line.
+
+    Parameters
+    ----------
+    runs, dataset, rates
+        As for :func:`averaged_figure`.
+
+    Returns
+    -------
+    Figure
+        One point for each method with one network, and for each with two that teach each other; means over
+        the seeds. Above the line a method gains more than as much time spent on further networks.
+    """
+    figure, (axes,) = plots.panels(1, len(rates), width=3.4 * len(rates), height=4.2)
+    every = select(scored(runs), **PLACES[dataset], protocol="images")
+    for axis, rate in zip(axes, rates, strict=True):
+        part = every[(every["rate"] - rate).abs() < 1e-9]
+        part = part[~is_marked(part) & (part["networks"] != ALONE)] if len(part) else part
+        part = part[~part["label"].str.endswith(AVERAGED).astype(bool)]
+        for label, own in part.groupby("label"):
+            style = plots.method_style(str(label))
+            face = style["color"] if (own["networks"] == ONE).all() else "none"
+            axis.plot(
+                own["seconds"].mean(), own["value"].mean(), style["marker"], color=style["color"],
+                markerfacecolor=face, ms=7, label=str(label),
+            )  # fmt: skip
+        line = gce_line(runs, dataset, rate)
+        if len(line):
+            axis.plot(line["seconds"], line["rsum"], "-", color=plots.method_style(GCE)["color"], zorder=1)
+            for n, at in line.iterrows():
+                axis.annotate(
+                    f"{n}", (at["seconds"], at["rsum"]), (0, 7), textcoords="offset points", ha="center"
+                )
+            axis.set_xscale("log")
+        else:
+            axis.text(0.5, 0.5, NOT_RUN, transform=axis.transAxes, ha="center", color=plots.NEUTRAL)
+        axis.set(title=f"rate {rate:g}", xlabel="seconds of training", ylabel="rSum")
+    _legend(figure, axes)
+    return figure
+
+
+def gce_line(runs: Runs, dataset: str, rate: float) -> pd.DataFrame:
+    """Return the mean ``seconds`` and ``rsum`` of averaged networks of GCE, by their number."""
+    table = select(runs.retrieval, **PLACES[dataset], protocol="images", method="plain", mrate=float(rate))
+    kinds = {1: "loss=gce", **{n: f"loss=gce, networks={n}" for n in (2, 4)}}
+    table = select(table, variant=list(kinds.values())) if len(table) else table
+    return table.groupby("networks")[["seconds", "rsum"]].mean() if len(table) else table
+
+
+def _legend(figure: Figure, axes: Sequence[Axes]) -> None:
+    """Draw one legend of what the panels show, below them."""
+    shown = {
+        name: handle for axis in axes for handle, name in zip(*axis.get_legend_handles_labels(), strict=True)
+    }
+    if shown:
+        figure.legend(list(shown.values()), list(shown), loc="outside lower center", ncols=5, fontsize=8)
