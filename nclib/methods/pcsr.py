@@ -8,7 +8,7 @@ pseudo-class is learned with a robust loss.
 Symbols: :math:`S` similarities (images in rows), :math:`\pi, \rho` distribution over the C pseudo-classes of
 image and caption, :math:`n_{ic}` votes of image i for class c, :math:`g` consistency, :math:`\theta` its
 threshold, :math:`\lambda` share of the pairs above it, :math:`w` posterior of the clean component of the
-losses, :math:`w^c` of the stable component of the changes of :math:`\pi`, :math:`y` soft label,
+losses, :math:`w^c` of the stable component of the changes of :math:`\pi` since training, :math:`y` soft label,
 :math:`\bar H` entropy.
 """
 
@@ -121,7 +121,7 @@ class PCSR(CoTeaching):
     def __init__(self, options: PCSROptions) -> None:
         super().__init__(options)
         self.n_votes: list[Tensor] = []  # of each network, int16 (N, C), on the device
-        self.log_pi: list[Tensor] = []  # of each network, last seen, float32 (N, C), on the device
+        self.log_pi: list[Tensor] = []  # of each network, last trained on, float32 (N, C), on the device
         self.theta = [0.0, 0.0]
 
     def prepare(self, network: Matcher) -> Matcher:
@@ -137,11 +137,14 @@ class PCSR(CoTeaching):
     # -- warm-up: half of InfoNCE on all pairs -----------------------------------------------------------
 
     def warmup_step(self, loop: Loop, batch: Batch) -> Terms:
+        images, captions = encode(loop, batch, loop.active)
+        with torch.no_grad():
+            log_pi = self._log_pi(loop, images)
+        self._keep(loop, batch.index, log_pi)
         if self.options.votes == "warm-up":
-            with loop.evaluating():
-                log_pi = self._log_pi(loop, loop.networks[loop.active].encode_images(batch.images))
-            self._vote(loop, loop.active, batch.index.to(loop.device, non_blocking=True), log_pi)
-        return {"warmup": losses.info_nce(loop.similarity(batch), self.options.tau).mean() / 2}
+            self._vote(loop, loop.active, batch.index, log_pi)
+        S = compare(loop, loop.active, images, captions)
+        return {"warmup": losses.info_nce(S, self.options.tau).mean() / 2}
 
     def begin_training(self, loop: Loop) -> None:
         loop.reset_optimizers()
@@ -153,13 +156,18 @@ class PCSR(CoTeaching):
         return head(encoding).log_softmax(1)
 
     def _vote(self, loop: Loop, network: int, index: Tensor, log_pi: Tensor) -> None:
-        """Count a vote of the pairs at ``index``, (n,), and keep their distributions, (n, C)."""
+        """Count a vote of the pairs at ``index``, (n,), with distributions (n, C)."""
         if not self.n_votes:
-            shape, where = (loop.n_pairs, self.options.classes), loop.device
-            self.n_votes = [torch.zeros(shape, dtype=torch.int16, device=where) for _ in loop.networks]
-            self.log_pi = [torch.full(shape, torch.nan, device=where) for _ in loop.networks]
-        self.n_votes[network][index, log_pi.argmax(1)] += 1
-        self.log_pi[network][index] = log_pi
+            shape = loop.n_pairs, self.options.classes
+            self.n_votes = [torch.zeros(shape, dtype=torch.int16, device=loop.device) for _ in loop.networks]
+        self.n_votes[network][index.to(loop.device, non_blocking=True), log_pi.argmax(1)] += 1
+
+    def _keep(self, loop: Loop, index: Tensor, log_pi: Tensor) -> None:
+        """Keep the distributions, (n, C), of pairs that the active network trains on, at ``index``, (n,)."""
+        if not self.log_pi:
+            shape = loop.n_pairs, self.options.classes
+            self.log_pi = [torch.full(shape, torch.nan, device=loop.device) for _ in loop.networks]
+        self.log_pi[loop.active][index.to(loop.device, non_blocking=True)] = log_pi
 
     # -- two divisions by the peer: by the loss, then by the consistency of the votes --------------------
 
@@ -181,10 +189,11 @@ class PCSR(CoTeaching):
         now, every = values[:, 1:].to(loop.device), torch.arange(loop.n_pairs, device=loop.device)
         w_c = torch.zeros_like(division.p_clean)
         if self.log_pi:
-            # KL(now || last seen), (N,); 0 for a pair that was not seen before.
-            change = (now.exp() * (now - self.log_pi[network])).sum(1).nan_to_num(0.0).cpu()
-            if bool(change.any()):
-                w_c = divide(change, GaussianMixture1d.published()).p_clean
+            # KL(now || kept), (N,); NaN for a pair that was not trained on before.
+            change = (now.exp() * (now - self.log_pi[network])).sum(1).cpu()
+            kept = ~change.isnan()
+            if bool(change[kept].any()):
+                w_c[kept] = divide(change[kept], GaussianMixture1d.published()).p_clean
         self._vote(loop, network, every, now)
         g = consistency(self.n_votes[network]).cpu()
         t, T = loop.epoch, loop.epoch - loop.training_epoch + loop.n_epochs
@@ -238,10 +247,9 @@ class PCSR(CoTeaching):
         """Train noisy images with captions of the clean batch, chosen by the pseudo-classes."""
         net = loop.networks[loop.active]
         with loop.evaluating():
-            pi, known = (
-                normalize(self._log_pi(loop, net.encode_images(b.images)).exp(), dim=1)
-                for b in (noisy, clean)
-            )
+            log_pi, known = (self._log_pi(loop, net.encode_images(b.images)) for b in (noisy, clean))
+            self._keep(loop, noisy.index, log_pi)
+            pi, known = (normalize(x.exp(), dim=1) for x in (log_pi, known))
             y, chosen = (pi @ known.T).max(1)  # (n,)
             y = y.masked_fill(y < self.options.label_threshold, 0.0).clamp(0, 1)
         S = loop.similarity(Batch(noisy.index, noisy.images, clean.captions))[:, chosen]  # (n, n)

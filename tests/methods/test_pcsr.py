@@ -145,6 +145,8 @@ def test_votes_kinds_and_change_over_epochs(tmp_path):
     second[moved] = first[moved].roll(3, 1)
     method.posterior(trainer, 0, values_of(ell, first))
     assert not method.found[0]["stable"].any()  # nothing to compare with
+    assert not method.log_pi  # scoring keeps nothing
+    method._keep(trainer, torch.arange(1, n), first[1:])
     assert (method.found[0]["consistency"] == 1).all()
     theta = next_threshold(1.0, torch.ones(n), 1, 3)
     assert method.theta == [theta, 0.0]
@@ -158,11 +160,11 @@ def test_votes_kinds_and_change_over_epochs(tmp_path):
     assert found["kind"].tolist() == expected.tolist()
     assert (found["stable"][moved] < 0.5).float().mean() > 0.9
     assert (found["stable"][1::4] > 0.5).all()
-    kl = (second.exp() * (second - first)).sum(1)
+    kl = (second.exp() * (second - first)).sum(1)[1:]
     scaled = (kl - kl.min()) / (kl.max() - kl.min())
     p = GaussianMixture1d.published().fit(scaled.double()).predict_proba(scaled.double())[:, 0]
-    assert found["stable"].tolist() == pytest.approx(p.tolist(), abs=1e-5)
-    assert torch.equal(method.log_pi[0], second)
+    assert found["stable"].tolist() == pytest.approx([0, *p.tolist()], abs=1e-5)  # 0: never trained on
+    assert torch.equal(method.log_pi[0][1:], first[1:])
     assert not method.n_votes[1].any()
 
 
@@ -172,8 +174,21 @@ def test_votes_begin_with_training_or_with_warm_up(votes, counts, tmp_path):
     trainer.fit(progress=False)
     for cast in trainer.method.n_votes:
         assert cast.sum(1).unique().tolist() == counts
-    stable = epoch_arrays(tmp_path)[2]["stable"]
-    assert stable.any() == (votes == "warm-up")
+    assert epoch_arrays(tmp_path)[2]["stable"].any()  # compared with warm-up
+
+
+def test_distributions_are_kept_in_steps_of_noisy_pairs_under_their_own_numbers(tmp_path):
+    trainer, method, net = ready(tmp_path)
+    clean, noisy = trainer.batch(torch.arange(0, 65, 13)), trainer.batch(torch.arange(3, 159, 13))
+    method._clean(trainer, clean)
+    assert not method.log_pi
+    method._replaced(trainer, clean, noisy, "refinable")
+    kept = method.log_pi[1]
+    assert (~kept.isnan()).all(1).nonzero()[:, 0].tolist() == noisy.index.tolist()
+    with trainer.evaluating():
+        expected = net.pseudo_classes(net.encode_images(noisy.images)).log_softmax(1)
+    assert torch.allclose(kept[noisy.index], expected, atol=1e-6)
+    assert method.log_pi[0].isnan().all()
 
 
 def test_the_head_learns_after_warm_up_only(tmp_path):
@@ -334,6 +349,9 @@ def test_warm_up_is_half_of_infonce(tmp_path):
     found = method.warmup_step(trainer, batch)["warmup"].item()
     assert found == pytest.approx(losses.info_nce(trainer.similarity(batch), 0.05).mean().item() / 2)
     assert not method.n_votes
+    kept = method.log_pi[0][:16]
+    head, net = trainer.networks[0].pseudo_classes, trainer.networks[0]
+    assert torch.allclose(kept, head(net.encode_images(batch.images)).log_softmax(1), atol=1e-6)
 
 
 # ---------------------------------------------------------------------------------------------- whole runs
