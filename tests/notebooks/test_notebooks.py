@@ -64,7 +64,6 @@ TINY = {
 }
 ONE_SIZE = {
     "claims",
-    "errata",
     "leaderboard",
     "limits",
     "photographs",
