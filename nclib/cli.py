@@ -307,6 +307,8 @@ def audit(words: Words) -> int:
     parser.add_argument("--labels", type=Path, metavar="CSV", help="checked pairs, as the page saves them")
     about = "write the data without the pairs judged wrong: parquet or tars"
     parser.add_argument("--keep", type=_by(Rule(str, choices=KINDS)), metavar="KIND", help=about)
+    about = "column, such as a language, whose values have probabilities and a share of their own"
+    parser.add_argument("--by", metavar="COLUMN", help=about)
     parser.add_argument("--one-to-one", action="store_true", help="a picture has one caption at most")
     parser.add_argument("--seed", type=seed, default=0, help="of training and of planted mismatches")
     parser.add_argument("--device", default="cpu", help="where networks run: cpu, cuda, cuda:1, auto")
@@ -339,6 +341,7 @@ def audit(words: Words) -> int:
             score=o.score,
             seed=o.seed,
             labels=o.labels,
+            by=o.by,
             one_to_one=o.one_to_one,
             work=work,
             progress=progress,

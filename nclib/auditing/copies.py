@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from scipy.sparse.csgraph import connected_components
 
 from nclib.auditing.neighbours import Neighbours
 from nclib.auditing.pairs import Indices, Pairs, blocks
+from nclib.auditing.share import FEWEST_OF_KIND
 
 Array = NDArray[Any]
 #: An exact duplicate is at most this far in cosine; a near one is this much nearer than the median neighbour.
@@ -48,6 +49,8 @@ class Copies:
         False for those that are repeated, and for those of a template.
     least : int
         Pictures of a repeated caption, and captions of a repeated picture, at least.
+    kinds : ndarray of int64, (M, 3), optional
+        Kinds of pairs in groups, by the pair and what it repeats.
     """
 
     picture: Indices
@@ -61,12 +64,18 @@ class Copies:
     usual_captions: NDArray[np.bool_]
     usual_pictures: NDArray[np.bool_]
     least: int
+    kinds: Indices | None = None
 
     def kind(self, rows: Indices, of: Indices) -> Indices:
-        """Return the kind of captions ``rows`` with pictures ``of``, as an index into :data:`KINDS`.
+        """Return the kind of captions ``rows`` with pictures ``of``; each kind has a calibration of its own.
 
         A pair and its exchange have kinds for the same reason, so that each kind is compared with itself.
         """
+        repeated = self.repeated(rows, of)
+        return repeated if self.kinds is None else self.kinds[rows, repeated]
+
+    def repeated(self, rows: Indices, of: Indices) -> Indices:
+        """Return what captions ``rows`` with pictures ``of`` repeat, as an index into :data:`KINDS`."""
         return np.where(~self.usual_captions[rows], 1, np.where(~self.usual_pictures[of], 2, 0))
 
     def pair(self, rows: Indices, of: Indices) -> Indices:
@@ -107,7 +116,7 @@ def find_copies(pairs: Pairs, neighbours: Neighbours) -> Copies:
     repeated_caption = use & (times >= least)
     repeated_picture = use & (claims >= max(least, UNUSUAL * float(np.median(claims[rows]))))
     crowded_pictures[pairs.image_of[repeated_picture]] = True
-    return Copies(
+    found = Copies(
         picture=picture,
         caption=caption,
         said=said,
@@ -120,6 +129,14 @@ def find_copies(pairs: Pairs, neighbours: Neighbours) -> Copies:
         usual_pictures=~crowded_pictures,
         least=least,
     )
+    if pairs.group is None:
+        return found
+    # Kinds are numbered by group and by what they repeat; a rare one counts as the first of its group.
+    kinds = len(KINDS) * pairs.group[:, None] + np.arange(len(KINDS))
+    rows = np.flatnonzero(count)
+    n = np.bincount(kinds[rows, found.repeated(rows, pairs.image_of[rows])], minlength=kinds.max() + 1)
+    kinds = np.where(n[kinds] < FEWEST_OF_KIND, kinds[:, :1], kinds)
+    return replace(found, kinds=np.unique(kinds, return_inverse=True)[1].reshape(kinds.shape))
 
 
 def first_of(values: Any) -> Indices:

@@ -28,7 +28,7 @@ def disagreement(tried: list[tuple[str, Share]], cosine: Share, pairs: Pairs, co
     if len(tried) == 1:
         return []
     use = pairs.usable
-    if (copies.kind(np.arange(len(pairs)), pairs.image_of)[use] > 0).mean() >= NOTABLE:
+    if (copies.repeated(np.arange(len(pairs)), pairs.image_of)[use] > 0).mean() >= NOTABLE:
         cause = "captions or pictures that repeat"
     elif (copies.count[use] == 0).mean() >= NOTABLE:
         cause = "pairs that are stored several times"

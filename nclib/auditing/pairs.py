@@ -61,6 +61,8 @@ class Pairs:
         Finds the file of a picture by its row; by default ``pictures`` are paths.
     columns : DataFrame, (M, ...), optional
         Other columns of the source, such as a language; they are carried into the table of the audit.
+    group : ndarray of int64, (M,), optional
+        Group of each pair; each has probabilities of its own.
 
     Raises
     ------
@@ -77,6 +79,7 @@ class Pairs:
     problems: dict[int, str] = field(default_factory=dict)
     file: Callable[[int], Path | io.BytesIO] | None = field(default=None, repr=False)
     columns: pd.DataFrame | None = field(default=None, repr=False)
+    group: Indices | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         self._check_shapes()

@@ -40,6 +40,7 @@ PICTURE_BYTES = 15_000
 SIZES = ((256, 75), (256, 50), (192, 50), (128, 40), (64, 30))  # side in pixels, JPEG quality, tried in turn
 LISTED = 2_000_000  # pairs up to which the page itself makes the list of kept ids
 PRINTED, PRINTED_WIDTH = 5, 60  # in the terminal: pairs and reasons; characters of a caption
+SHOWN = 10  # groups in the terminal
 # Colours of the figures (Okabe and Ito's, as everywhere in the book), and their names in the style sheet,
 # where a dark page has others.
 GIVEN, EXCHANGED, NEAR, INK, SOFT = "#0072b2", "#d55e00", "#009e73", "#000000", "#7a7a7a"
@@ -141,9 +142,13 @@ def _contents(audit: Findings, folder: Path) -> dict[str, Any]:
         "suspects": [_card(audit, row, pictures) for row in suspects],
         "asked": [_card(audit, row, pictures) for row in asked],
         "n_known": int(table["id"].isin(list(audit.labels)).sum()),
+        "groups": [
+            (one.value, f"{one.pairs:,}", percent(one.share), f"{percent(one.low)} to {percent(one.high)}")
+            for one in audit.by.itertuples()
+        ],
         "repeats": [
             (one.kind, _cut(str(one.name), 80), f"{one.times:,}", percent(one.wrong))
-            for one in audit.repeats.head(ROWS + 1).itertuples()
+            for one in audit.repeats.head(ROWS).itertuples()
         ],
         "duplicates": {
             "n": len(repeated),
@@ -357,6 +362,10 @@ def summary(audit: Findings) -> str:
     if np.isfinite(share.value):
         interval = f"{share.low:.1%} to {share.high:.1%}"
         lines.append(f"about {share.value:.1%} are wrong ({interval}) by the score {audit.score}")
+    lines += [
+        f"  {_plain(one.value)}: {one.share:.1%} of {one.pairs:,} ({one.low:.1%} to {one.high:.1%})"
+        for one in audit.by.head(SHOWN).itertuples()
+    ]
     lines += audit.findings
     lines += filter(None, (audit.assumption, audit.weakness()))
     # Who labelled a pair knows it: what to look at next are the others.

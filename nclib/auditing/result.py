@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from nclib.auditing.copies import copies_of, first_pair
 from nclib.auditing.findings import MARKS, about_marks, marks_warning
+from nclib.auditing.groups import shares
 from nclib.auditing.labels import relabelled
 from nclib.auditing.neighbours import Neighbours
 from nclib.auditing.pairs import Pairs
@@ -87,6 +88,10 @@ class Findings:
     repeats : DataFrame
         Captions that stand on many pictures, and pictures with many captions: ``kind`` ("caption" or
         "picture"), ``name``, ``times``, and ``wrong``, the expected share of its pairs that are wrong.
+    groups : list of str
+        Names of the groups of pairs that have probabilities of their own.
+    by : DataFrame
+        Share of wrong pairs in each group: ``value``, ``pairs``, ``share``, ``low`` and ``high``.
     """
 
     pairs: Pairs
@@ -109,11 +114,18 @@ class Findings:
     cosine_share: Share | None = None
     repeats: pd.DataFrame = field(default_factory=pd.DataFrame, repr=False)
     kind: Array = field(kw_only=True, repr=False)
+    groups: list[str] = field(default_factory=list, repr=False)
+    by: pd.DataFrame = field(default_factory=pd.DataFrame, repr=False)
 
     @property
     def ask_first(self) -> bool:
         """Whether parts of the audit disagree, so that labels of :meth:`ask` come before its answer."""
         return bool(self.warnings)
+
+    def shares(self, calibration: Calibration) -> pd.DataFrame:
+        """Return the share of wrong pairs in each group by a calibration; an empty table without groups."""
+        group = np.zeros(len(self.pairs), np.int64) if self.pairs.group is None else self.pairs.group
+        return shares(calibration, self.table["score"].to_numpy(), self.kind, group, self.groups)
 
     @property
     def kept(self) -> NDArray[np.bool_]:
@@ -296,6 +308,7 @@ class Findings:
             findings=[f for f in self.findings if not f.startswith(MARKS)]
             + about_marks(double, self._apart(sure), doubted),
             edits=edits,
+            by=self.shares(calibration),
         )
 
     def _apart(self, sure: dict[str, bool]) -> list[str]:
@@ -399,6 +412,7 @@ class Findings:
             "not_judged": len(pairs.problems),
             "share": self.share._asdict(),
             "cosine_share": self.cosine_share and self.cosine_share._asdict(),
+            "by": self.by.to_dict("records"),
             "warnings": self.warnings,
             "findings": self.findings,
             "assumption": self.assumption,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from nclib.auditing.copies import Copies, copies_of, duplicates, first_pair, repeats
 from nclib.auditing.findings import disagreement, what_repeats
+from nclib.auditing.groups import grouped
 from nclib.auditing.neighbours import Neighbours, find_neighbours
 from nclib.auditing.pairs import Indices, Pairs, from_arrays
 from nclib.auditing.partners import (
@@ -79,6 +80,7 @@ def audit(
     neighbours: int | Neighbours = 32,
     seed: int = 0,
     labels: Any = None,
+    by: Any = None,
     one_to_one: bool = False,
     work: str | Path | None = None,
     progress: bool = True,
@@ -107,6 +109,9 @@ def audit(
         Of exchanges, bootstrap and, without embeddings, of training; at least 0.
     labels : DataFrame, path or mapping, optional
         As in :meth:`Audit.tell`.
+    by : str or sequence, (M,), optional
+        Column of the source, such as a language, or a value for each pair: the pairs of each value have
+        probabilities and a share of their own, in :attr:`Audit.by`.
     one_to_one : bool
         A picture takes no more captions than it has wrong ones (in the search for partners).
     work : path, optional
@@ -144,8 +149,13 @@ def audit(
     made = {"seed": seed, "work": work, "progress": progress}
     arrays = (images, captions, image_of, ids, texts, pictures)
     pairs = source if isinstance(source, Pairs) else _read(source, arrays, made, reader)
+    names_of_groups: list[str] = []
+    if by is not None:
+        group, names_of_groups = grouped(pairs, by)
+        pairs = replace(pairs, group=group)
     if isinstance(neighbours, Neighbours):
-        near, neighbours = neighbours, neighbours.check(pairs).pictures.shape[1]
+        near = replace(neighbours.check(pairs), _made={})  # what was made of these lists is of other pairs
+        neighbours = near.pictures.shape[1]
     else:
         near = find_neighbours(pairs, min(neighbours, LONGEST), work=work, progress=progress)
     rng = np.random.default_rng(seed)
@@ -209,7 +219,9 @@ def audit(
         findings=what_repeats(repeated, copies, pairs),
         cosine_share=None if calibration.reason else by_cosine,
         repeats=repeated,
+        groups=names_of_groups,
     )
+    result.by = result.shares(calibration)
     return result if labels is None else result.tell(labels)
 
 

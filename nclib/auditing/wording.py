@@ -32,6 +32,7 @@ REASONS = (
     ("no picture fits the caption", "fits no picture", "The caption fits none of the pictures."),
     ("boilerplate caption", "repeated caption", "The same caption stands on many pictures."),
     (r"caption stands on (.*)", "repeated caption", r"The same caption stands on \1."),
+    (r"picture has (.*)", "repeated picture", r"The same picture has \1."),
     ("very short caption", "very short caption", "The caption has one word only."),
     ("empty caption", "empty caption", "The caption is empty."),
 )
@@ -44,7 +45,10 @@ SETTINGS = {
     "partner_least": "least probability of a proposed picture",
     "partner_accuracy_on_planted": "share right of pictures proposed for captions exchanged on purpose",
     "neighbour_recall": "share of the true neighbours that were found",
+    "repeated_from": "pictures of a repeated caption, and captions of a repeated picture, at least",
     "labels": "pairs marked by a person",
+    "mistaken_labels": "estimated share of mistaken marks",
+    "labels_contradict": "probability that the numbers before the marks did not hold",
 }
 
 

@@ -145,6 +145,51 @@ def test_a_check_of_some_pairs_measures_the_calibration_of_these():
     assert found["calibration_error"] == nclib.noise.calibration(1 - p, ~wrong[::2])["ece"]
 
 
+# ------------------------------------------------------------------------------------------- groups
+
+
+def test_each_language_has_a_share_and_probabilities_of_its_own():
+    rng, n = np.random.default_rng(1), 1200
+    images = rng.normal(size=(n, 32)).astype(np.float32)
+    weak = np.arange(n) % 2 == 1  # a language that the model knows less well, with more mistakes
+    captions = images + np.where(weak, 1.6, 0.6)[:, None] * rng.normal(size=(n, 32)).astype(np.float32)
+    wrong = rng.random(n) < np.where(weak, 0.4, 0.1)
+    captions[wrong] = np.roll(captions[wrong], 2, axis=0)  # among the pairs of one language, nearly always
+    language = np.where(weak, "de", "en").astype(object)
+    language[600:603] = "=fr"
+    of = {"images": images, "captions": captions, "score": "cosine", "progress": False}
+    audit = nclib.audit(**of, by=language)
+    assert audit.by["value"].tolist() == ["de", "en", "1 rarer values"]
+    assert audit.by["pairs"].tolist() == [599, 598, 3]
+    for value, low, high in audit.by.set_index("value")[["low", "high"]].itertuples():
+        if value in ("de", "en"):
+            truth = wrong[language == value].mean()
+            assert low <= truth <= high
+    together = nclib.audit(**of)
+    errors = [
+        nclib.noise.calibration(1 - found.table["p_wrong"][~weak], ~wrong[~weak])["ece"]
+        for found in (audit, together)
+    ]
+    assert errors[0] < errors[1] / 2
+    told = audit.tell({str(i): "wrong" if wrong[i] else "right" for i in range(0, 1200, 20)})
+    assert told.by["value"].tolist() == audit.by["value"].tolist()
+    assert told.by["low"][0] <= wrong[weak].mean() <= told.by["high"][0]
+
+
+@pytest.mark.parametrize(
+    ("by", "message"),
+    [
+        ("language", "by='language': the pairs have no columns of their own"),
+        (np.arange(40), "by='by': none of its 40 values has 50 pairs"),
+        (["a"] * 39, r"by must have 40 \(pairs\) rows, got 39"),
+    ],
+)
+def test_groups_that_cannot_be_are_refused(by, message):
+    images, captions, _ = made(n=40, wrong=0)
+    with pytest.raises(ValueError, match=message):
+        nclib.audit(images=images, captions=captions, by=by, progress=False)
+
+
 # ------------------------------------------------------------------------------------------- labels
 
 

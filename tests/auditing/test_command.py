@@ -131,7 +131,16 @@ def test_marks_and_edits_of_the_page_lead_to_kept_data(material, capsys):
     (material / "checked.csv").write_text(
         "id;label;new_caption\n3.png;wrong;a picture of mine\n40.png;wrong;\n"
     )
-    more = [*named, "--labels", str(material / "checked.csv"), "--keep", "parquet", "--quiet"]
+    more = [
+        *named,
+        "--by",
+        "Language",
+        "--labels",
+        str(material / "checked.csv"),
+        "--keep",
+        "parquet",
+        "--quiet",
+    ]
     assert main(arguments(material, *more)) == 0
     report = material / "report"
     assert capsys.readouterr().out.splitlines() == [str(report / "kept.parquet"), str(report / "report.html")]
@@ -140,6 +149,9 @@ def test_marks_and_edits_of_the_page_lead_to_kept_data(material, capsys):
     assert "40.png" not in kept.index
     assert kept.loc["3.png", "language"] == "en"
     assert pd.read_csv(report / "pairs.csv")["language"].tolist() == frame["language"].tolist()
+    settings = json.loads((report / "audit.json").read_text("utf8"))
+    assert {one["value"]: one["pairs"] for one in settings["by"]} == {"de": 60, "en": 60}
+    assert "Groups of pairs" in (report / "report.html").read_text("utf8")
     assert '"edits": [["3.png", "a picture of mine"]]' in (report / "report.html").read_text("utf8")
     assert nclib.data.readers.list_pairs(report / "kept.parquet").open(0).size == (6, 6)
     np.savez(material / "e.npz", images=np.eye(30), captions=np.eye(30))

@@ -76,6 +76,7 @@ def made(
         share=SimpleNamespace(value=share[0], low=share[1], high=share[2]),
         assumption="Mismatches are like random exchanges.",
         patterns=list(patterns), labels={}, edits={}, ask_first=ask_first,
+        by=pd.DataFrame({"value": [HOSTILE[1]], "pairs": [7], "share": [0.5], "low": [0.25], "high": [0.75]}),
         repeats=pd.DataFrame({"kind": ["caption"], "name": [HOSTILE[0]], "times": [342], "wrong": [0.97]}),
         warnings=["Two shares."], findings=[HOSTILE[0]], weakness=lambda: "",
         curves={
@@ -236,6 +237,7 @@ def test_share_assumption_and_findings_are_said(hostile):
         "<strong>Almost certainly wrong</strong> (99.9 %, between 95 % and 100 %).",
         "The caption fits its picture badly.",
         ">342<",
+        ">25 % to 75 %<",
     ):
         assert said in page.source, said
 
@@ -245,7 +247,7 @@ def test_the_page_begins_with_the_suspects_and_where_parts_disagree_with_what_to
         audit = made(["a", "b"], ["A", "B"], None, ask_first=ask_first)
         page = Page(write_report(audit, tmp_path))
         sections = [a["id"] for tag, a in page.elements if tag == "h2"]
-        assert sections[:3] == [*(["asked", "suspects"] if ask_first else ["suspects", "asked"]), "repeats"]
+        assert sections[:3] == [*(["asked", "suspects"] if ask_first else ["suspects", "asked"]), "groups"]
         assert sections.index("scores") > sections.index("costs") > sections.index("patterns")
         cards = [a for a in page.all("li") if a.get("class") == "card"]
         assert {a["data-kind"] for a in cards} == {"fits its picture badly"}

@@ -1,0 +1,95 @@
+"""Pairs by the values of a column, such as a language, each with probabilities and a share of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from nclib.auditing.pairs import Indices, Pairs
+from nclib.auditing.share import FEWEST_OF_KIND, Calibration, Curve, interval
+from nclib.common.checks import check_rows
+from nclib.data.readers.listing import text_of, told
+
+Array = NDArray[Any]
+
+
+def grouped(pairs: Pairs, by: str | Sequence[Any]) -> tuple[Indices, list[str]]:
+    """Return the group of each pair, and the names of the groups, the largest first.
+
+    Parameters
+    ----------
+    pairs : Pairs
+    by : str or sequence, (M,)
+        A column of the source, or a value for each pair. Values of fewer than 50 pairs that can be judged
+        are one group, the last.
+
+    Raises
+    ------
+    ValueError
+        Without such a column; when no value has 50 pairs.
+    """
+    name = by if isinstance(by, str) else "by"
+    if isinstance(by, str):
+        if pairs.columns is None or not len(pairs.columns.columns):
+            raise ValueError(f"by={by!r}: the pairs have no columns of their own; give a value for each pair")
+        by = pairs.columns[told(list(pairs.columns), by, "by: the source")[0]].tolist()
+    check_rows("by", len(by), pairs=len(pairs))
+    values = pd.Series([text_of(value) or "(empty)" for value in by])
+    count = values[pairs.usable].value_counts(sort=False)
+    large = count[count >= FEWEST_OF_KIND].sort_values(ascending=False, kind="stable").index.tolist()
+    if not large:
+        raise ValueError(
+            f"by={name!r}: none of its {len(count):,} values has {FEWEST_OF_KIND} pairs that can be judged, "
+            "which probabilities of its own need"
+        )
+    few = len(count) - len(large)
+    code = values.map({value: number for number, value in enumerate(large)}).fillna(len(large))
+    return code.to_numpy(np.int64), [*large, *([f"{few:,} rarer values"] if few else [])]
+
+
+def shares(
+    calibration: Calibration, score: Array, kind: Indices, group: Indices, names: Sequence[str]
+) -> pd.DataFrame:
+    """Return the share of wrong pairs in each group.
+
+    Parameters
+    ----------
+    calibration : Calibration
+    score, kind, group : ndarray, (M,)
+        Of all pairs; scores are NaN where a pair cannot be judged.
+    names : sequence of str
+        Of the groups.
+
+    Returns
+    -------
+    DataFrame
+        ``value``, ``pairs`` that can be judged, ``share``, ``low`` and ``high``, its 95 % interval.
+    """
+    rows = []
+    for number, name in enumerate(names):
+        mine = (group == number) & np.isfinite(score)
+        ends = (np.nan, 0.0, 1.0)
+        if not calibration.reason and mine.any():
+            rng = np.random.default_rng(number)
+            found = (
+                _wrong(calibration.curves[k], score[mine & (kind == k)], rng) for k in np.unique(kind[mine])
+            )
+            wrong, n = np.sum([*found], axis=0)
+            ends = interval(wrong / np.maximum(n, 1))
+        rows.append((name, int(mine.sum()), *ends))
+    return pd.DataFrame(rows, columns=["value", "pairs", "share", "low", "high"])
+
+
+def _wrong(curve: Curve, score: Array, rng: np.random.Generator) -> Array:
+    """Return wrong and all pairs by each row of a curve, (2, 1 + R): as given, then resampled."""
+    left = np.searchsorted(curve.knots, score, side="right").clip(1, len(curve.knots) - 1) - 1
+    width = curve.knots[left + 1] - curve.knots[left]
+    part = ((score - curve.knots[left]) / width).clip(0, 1)
+    n = len(curve.knots)
+    seen = np.bincount(left, 1 - part, n) + np.bincount(left + 1, part, n)
+    counts = np.concatenate([seen[None], rng.poisson(seen, (len(curve.p) - 1, n))])
+    return np.stack([(curve.p * counts).sum(1), counts.sum(1)])
