@@ -151,7 +151,10 @@ def gce_line(runs: Runs, dataset: str, rate: float) -> pd.DataFrame:
     table = select(runs.retrieval, **PLACES[dataset], protocol="images", method="plain", mrate=float(rate))
     kinds = {1: "loss=gce", **{n: f"loss=gce, networks={n}" for n in (2, 4)}}
     table = select(table, variant=list(kinds.values())) if len(table) else table
-    return table.groupby("networks")[["seconds", "rsum"]].mean() if len(table) else table
+    if table.empty:
+        return table
+    spent = table.get("cpu_seconds", table["seconds"]).fillna(table["seconds"])
+    return table.assign(seconds=spent).groupby("networks")[["seconds", "rsum"]].mean()
 
 
 def _legend(figure: Figure, axes: Sequence[Axes]) -> None:

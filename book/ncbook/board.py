@@ -79,6 +79,8 @@ def _pairs(table: pd.DataFrame) -> pd.DataFrame:
         label=label.where(~apart, label + AVERAGED),
         rate=table["mrate"],
         early=in_warmup(table),
+        # What else runs on a machine costs wall time; records of earlier versions have no CPU seconds.
+        seconds=table.get("cpu_seconds", table["seconds"]).fillna(table["seconds"]),
     )[usual]
     two = table.get("single.rsum", pd.Series(np.nan, index=table.index)).notna()
     ways = {"value": "rsum", "r1_i2t": "i2t_r1", "r1_t2i": "t2i_r1"}

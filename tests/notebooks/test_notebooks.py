@@ -65,6 +65,7 @@ TINY = {
 ONE_SIZE = {
     "claims",
     "leaderboard",
+    "losses",
     "limits",
     "photographs",
     "results_l2rm",

@@ -1,0 +1,180 @@
+"""Figures and tables of the chapter on losses that survive wrong pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pandas as pd
+import torch
+from matplotlib.figure import Figure
+from pandas.io.formats.style import Styler
+from torch import Tensor
+
+from ncbook import Runs, show
+from ncbook.board import DATA_NAMES
+from ncbook.chapters.photographs import photograph_runs
+from ncbook.compare import mean_text
+from ncbook.notebook import means
+from ncbook.runs import select
+from nclib import losses, plots
+
+LOSSES: dict[str, tuple[str, Callable[[Tensor], Tensor]]] = {
+    "plain (infonce)": ("InfoNCE", lambda S: losses.info_nce(S, 1.0)),
+    "plain (infonce_rce)": ("InfoNCE/2 + reverse cross entropy", lambda S: losses.infonce_rce(S, 1.0)),
+    "rcl": ("RCL, complementary", lambda S: losses.complementary(S, "log", 1.0)),
+    "plain (gce)": (
+        "generalised cross entropy",
+        lambda S: losses.generalised_cross_entropy(S, 1.0, 0.7),
+    ),
+}
+"""Loss of a batch of similarities at temperature 1, by the label of its recorded runs."""
+BATCH = 32
+TEMPERATURES = (0.05, 0.07, 0.1, 0.14)
+
+
+def pull(loss: Callable[[Tensor], Tensor], p: Tensor, batch: int = BATCH) -> Tensor:
+    """Return how strongly a loss pulls a pair together that has a given probability among equal rivals.
+
+    Parameters
+    ----------
+    loss : callable
+        Values (B,) of similarities (B, B).
+    p : Tensor, (P,)
+        Probability of the given caption, in (0, 1).
+    batch : int
+        Size B of the batch.
+
+    Returns
+    -------
+    Tensor, (P,)
+        Minus the derivative by the similarity of the pair, over the temperature.
+    """
+    found = []
+    for one in p:
+        S = torch.zeros(batch, batch, dtype=torch.float64)
+        S[0, 0] = (one * (batch - 1) / (1 - one)).log()
+        S.requires_grad_()
+        (gradient,) = torch.autograd.grad(loss(S)[0], S)
+        found.append(-gradient[0, 0])
+    return torch.stack(found)
+
+
+def gradient_figure() -> Figure:
+    """Draw value and pull of the losses over the probability of the given pair."""
+    p = torch.linspace(0.005, 0.995, 100, dtype=torch.float64)
+    figure, ((left, right),) = plots.panels(1, 2, height=3.4)
+    for label, (name, loss) in LOSSES.items():
+        style = plots.method_style(label)
+        values = []
+        for one in p:
+            S = torch.zeros(BATCH, BATCH, dtype=torch.float64)
+            S[0, 0] = (one * (BATCH - 1) / (1 - one)).log()
+            values.append(float(loss(S)[0]))
+        look = {"color": style["color"], "marker": style["marker"], "markevery": 12, "ms": 5, "label": name}
+        left.plot(p, values, **look)
+        right.plot(p, pull(loss, p), **look)
+    left.set(xlabel="probability of the given pair", ylabel="loss of the pair", ylim=(0, 12))
+    right.set(xlabel="probability of the given pair", ylabel="pull on the pair")
+    figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=9)
+    return figure
+
+
+def rates_table() -> Styler | None:
+    """Show rSum of the losses on Flickr8K over the mismatch rate; None without records."""
+    runs = photograph_runs()
+    part = runs[(runs["protocol"] == "images") & runs["label"].isin(["plain (triplet)", *LOSSES])]
+    if part.empty:
+        return None
+    table = means(part, "label", "mrate").reindex(["plain (triplet)", *LOSSES])
+    table.index = ["triplet loss", *(name for name, _ in LOSSES.values())]
+    caption = "Measured, Flickr8K, preset standard, model bow, images exchanged: rSum by mismatch rate"
+    return show(table, "losses-rates", caption, best=False)
+
+
+def temperatures(runs: Runs, method: str = "plain", loss: str = "gce") -> pd.DataFrame:
+    """Return rSum on validation and test at 60 % wrong pairs by temperature, one row a temperature."""
+    table = select(
+        runs.retrieval, dataset="f8k", preset="standard", model="bow", method=method, mrate=0.6, seed=0,
+        protocol="images", networks=1,
+    )  # fmt: skip
+    if table.empty or "option.tau" not in table:
+        return pd.DataFrame(columns=["validation", "test"])
+    if method == "plain":
+        table = select(table, **{"option.loss": loss})
+        table = table[table["variant"].str.fullmatch(r"loss=\w+(, tau=[\d.]+)?")]
+    else:
+        table = table[table["variant"].str.fullmatch(r"(tau=[\d.]+)?")]
+    by = table[table["option.tau"].isin(TEMPERATURES)].groupby("option.tau")
+    return pd.DataFrame({"validation": by["val.rsum"].mean(), "test": by["rsum"].mean()})
+
+
+def temperature_figure(runs: Runs) -> Figure:
+    """Draw validation rSum over the temperature for the losses with a softmax, one seed, rate 0.6."""
+    figure, ((axis,),) = plots.panels(1, 1, height=3.2)
+    drawn = {
+        "plain (infonce)": ("plain", "infonce"),
+        "plain (infonce_rce)": ("plain", "infonce_rce"),
+        "plain (gce)": ("plain", "gce"),
+        "rcl": ("rcl", ""),
+        "crank": ("crank", ""),
+        "sps": ("sps", ""),
+        "gsc_plus": ("gsc_plus", ""),
+        "cream": ("cream", ""),
+    }
+    for label, (method, loss) in drawn.items():
+        found = temperatures(runs, method, loss)
+        if len(found) > 1:
+            axis.plot(found.index, found["validation"], **plots.method_style(label), label=label)
+    if axis.lines:
+        axis.set_xscale("log")
+        axis.set_xticks(TEMPERATURES, [f"{t:g}" for t in TEMPERATURES])
+        axis.minorticks_off()
+        axis.legend(fontsize=8, ncols=2)
+    else:
+        axis.text(0.5, 0.5, "not run", transform=axis.transAxes, ha="center", color=plots.NEUTRAL)
+    axis.set(xlabel="temperature", ylabel="rSum on validation, rate 0.6")
+    return figure
+
+
+AVERAGED = {1: "", 2: ", two averaged", 4: ", four averaged"}
+
+
+def averaged_table(runs: Runs, dataset: str = "f8k") -> Styler | None:
+    """Show networks alone, averaged, and of methods that train two, by rate; None without records."""
+    table = select(runs.retrieval, dataset=dataset, preset="standard", model="bow", protocol="images")
+    if table.empty:
+        return None
+    names = {"loss=infonce": "InfoNCE", "loss=gce": "GCE", "loss=gce, tau=0.1": "GCE, temperature 0.1"}
+    rows = {
+        name + words: select(table, method="plain", variant=text + (f", networks={n}" if n > 1 else ""))
+        for text, name in names.items()
+        for n, words in AVERAGED.items()
+    }
+    rows |= {
+        f"{m}, two averaged": select(table, method=m, variant="networks=2") for m in ("rcl", "l2rm", "crank")
+    }
+    taught = ("ncr", "repair", "cream", "gsc_plus", "sps", "crank_plus")
+    rows |= {method: select(table, method=method, variant="") for method in taught}
+    cells = {
+        name: {f"{rate:g}": mean_text(list(sums)) for rate, sums in own.groupby("mrate")["rsum"]}
+        for name, own in rows.items()
+        if len(own)
+    }
+    shown = pd.DataFrame(cells).T.reindex(columns=["0", "0.4", "0.6"]).fillna("not run")
+    name = DATA_NAMES[dataset]
+    caption = f"Measured, {name}, preset standard, model bow, images exchanged: rSum by mismatch rate (seeds)"
+    return show(shown, f"losses-averaged-{dataset}", caption)
+
+
+def gain_of_two(sizes: tuple[int, ...] = (1, 2, 4, 8), noise: float = 1.0, seed: int = 0) -> pd.Series:
+    """Return the share of queries that rank right when similarities with independent errors are averaged.
+
+    A made example: 1,000 queries with 100 candidates, the right one 2 above the others, normal errors.
+    """
+    rng = np.random.default_rng(seed)
+    truth = np.zeros((1000, 100))
+    truth[:, 0] = 2.0
+    errors = noise * rng.standard_normal((max(sizes), *truth.shape))
+    found = {n: float(((truth + errors[:n].mean(0)).argmax(1) == 0).mean()) for n in sizes}
+    return pd.Series(found, name="share ranked right")
