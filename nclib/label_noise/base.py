@@ -13,7 +13,7 @@ should share its class. There are two kinds of methods:
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
@@ -137,7 +137,7 @@ class LabelLoop(Protocol):
 
     @property
     def n_steps(self) -> int:
-        """Steps per epoch."""
+        """Steps of an epoch on all pairs."""
 
     def generator(self, purpose: str) -> torch.Generator:
         """Return a CPU generator seeded by (run seed, epoch, purpose), the same after a resume."""
@@ -178,6 +178,10 @@ class DeepMethod(TrainingMethod):
 
     def begin_epoch(self, loop: LabelLoop) -> None:
         """Prepare an epoch; parameters are trainable, the network is in training mode."""
+
+    def batches(self, loop: LabelLoop, order: Tensor) -> Sequence[Tensor]:
+        """Return the rows of each step of an epoch, from a random order of all pairs, int64 (N,)."""
+        return order.split(loop.batch_size)[: loop.n_steps]
 
     @abstractmethod
     def step(self, loop: LabelLoop, batch: LabelBatch) -> Terms:

@@ -8,8 +8,8 @@ pseudo-class is learned with a robust loss.
 Symbols: :math:`S` similarities (images in rows), :math:`\pi, \rho` distribution over the C pseudo-classes of
 image and caption, :math:`n_{ic}` votes of image i for class c, :math:`g` consistency, :math:`\theta` its
 threshold, :math:`\lambda` share of the pairs above it, :math:`w` posterior of the clean component of the
-losses, :math:`w^c` of the stable component of the changes of :math:`\pi` since training, :math:`y` soft label,
-:math:`\bar H` entropy.
+losses, :math:`w^c` of the stable component of the changes of :math:`\pi` since training, :math:`y` soft
+label, :math:`\bar H` entropy.
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ class LabelTrainer(SavedLoop):
 
     @property
     def n_steps(self) -> int:
-        """Steps per epoch."""
+        """Steps of an epoch on all pairs."""
         whole, rest = divmod(self.n_pairs, self.batch_size)
         return whole + (rest > 0 and not getattr(self.method, "drop_last", False))
 
@@ -117,12 +117,12 @@ class LabelTrainer(SavedLoop):
         return {f"chosen_{k}": float(v) for k, v in self.method.chosen().items()}
 
     def _train_networks(self, method: DeepMethod, progress: bool) -> dict[str, Any]:
-        self.iteration = self.epoch * self.n_steps
+        self.iteration = sum(row["steps"] for row in self.history)
         scale = self._scale_rates()
         self.network.train()
         method.begin_epoch(self)
         order = torch.randperm(self.n_pairs, generator=self.generator("batches")).to(self.device)
-        chunks = order.split(self.batch_size)[: self.n_steps]
+        chunks = method.batches(self, order)
         totals: dict[str, Tensor] = {}
         for index in self._shown(list(chunks), progress):
             terms = check_terms(method.step(self, self.batch(index)), method.step)
@@ -132,8 +132,8 @@ class LabelTrainer(SavedLoop):
             self._add(totals, terms)
             self.iteration += 1
         method.end_epoch(self)
-        row: dict[str, Any] = {"lr": self.schedule.lr * scale, "steps": self.n_steps}
-        row |= self._mean_losses(totals, self.n_steps)
+        row: dict[str, Any] = {"lr": self.schedule.lr * scale, "steps": len(chunks)}
+        row |= self._mean_losses(totals, len(chunks))
         return row | check_plain(method.diagnostics(self.truth), method.diagnostics)
 
     def _scale_rates(self) -> float:

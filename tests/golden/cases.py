@@ -68,6 +68,7 @@ VARIANTS: dict[str, tuple[dict[str, Any], ...]] = {
     ),
     "mrl": ({"loss": "ce"},),
     "elrcmr": ({"shrink": 0.05}, {"elr_update_in_eval": True}),
+    "nirnl": ({"relabel": "neighbours"}, {"normalise": True}),
     "dcca": ({"loss": "squared"}, {"top": 3}),
     "acmr": ({"widths": "nuswide"},),
     "contrastive_heads": ({"supervised": False},),

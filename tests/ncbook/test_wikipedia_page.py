@@ -4,8 +4,11 @@ import pandas as pd
 import pytest
 from ncbook import runs as book_runs
 from ncbook.chapters import wikipedia as page
+from records_made import save_category
 
-MACHINE = {"device": "CPU", "preset": "standard", "dataset": "wikipedia"}
+import nclib
+
+MACHINE = {"device": "CPU", "preset": "standard", "dataset": "wikipedia", "scope": "modality"}
 ACCURACY = {
     "given_accuracy": 0.64,
     "corrected_accuracy": 0.59,
@@ -60,6 +63,20 @@ def test_the_page_without_records(tmp_path, monkeypatch):
     drawn = (page.rate_table, page.part_table, page.lead_table, page.correction_table, page.rate_curves)
     assert [draw(runs) for draw in drawn] == [None] * 5
     assert page.sentences(runs).data == "No records here."
+
+
+def test_noise_per_pair_has_a_table_of_its_own(tmp_path, monkeypatch):
+    for scope, value in (("modality", 0.3), ("pair", 0.2)):
+        where = {"dataset": "wikipedia", "preset": "standard", "scope": scope, "noise_rate": 0.4}
+        save_category(tmp_path, "nirnl", value, **where, data_options={"root": str(tmp_path)})
+    table = nclib.table(tmp_path, "labels")
+    monkeypatch.setattr(page, "recorded", lambda _, **where: book_runs.select(table, **where))
+    found = {scope: page.wikipedia_runs(scope=scope) for scope in page.NOISE}
+    assert {scope: runs["map_avg"].tolist() for scope, runs in found.items()} == {
+        "modality": [0.3],
+        "pair": [0.2],
+    }
+    assert "once for both halves of a pair" in page.rate_table(found["pair"], "per-pair").to_html()
 
 
 def test_some_records_make_part_of_the_page():

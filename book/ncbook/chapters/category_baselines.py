@@ -24,7 +24,7 @@ FAMILIES = {
     "no labels": ["pls", "mcca", "dcca", "dccae"],
     "discriminant": ["gma", "mvda", "gss_regression"],
     "deep": ["deep_sm", "acmr", "sdml", "dscmr", "fgcrossnet_losses"],
-    "robust": ["mrl", "elrcmr", "uot_rcl"],
+    "robust": ["mrl", "elrcmr", "uot_rcl", "nirnl"],
 }
 MAPS = {"map_i2t": "image → text", "map_t2i": "text → image"}
 NOT_RERUN = ("GSS-SL", "FGCrossNet", "SMLN")

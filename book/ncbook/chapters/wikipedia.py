@@ -38,18 +38,21 @@ CORRECTED = {
     "MRL's bounded loss + its contrast (UOT-RCL's correction)": (BOUNDED_BOTH, BOUNDED),
     "MRL's bounded loss + its contrast (ELRCMR's correction)": ("elrcmr", "mrl"),
 }
+NOISE = {"modality": "for images and texts apart", "pair": "once for both halves of a pair"}
 PARTS = ["uot_rcl", *VARIANTS.values(), "deep_sm", "mrl", "elrcmr"]
 
 
-def wikipedia_runs(preset: str = "standard", dataset: str = "wikipedia") -> pd.DataFrame:
+def wikipedia_runs(
+    preset: str = "standard", dataset: str = "wikipedia", scope: str = "modality"
+) -> pd.DataFrame:
     """Return the recorded runs of a preset on Wikipedia or another data set, with a column ``label``."""
-    where = {"preset": preset, "dataset": dataset, "scope": "modality", "protocol": "symmetric"}
+    where = {"preset": preset, "dataset": dataset, "scope": scope, "protocol": "symmetric"}
     runs = recorded("labels", **where)
     if runs.empty:
         return pd.DataFrame(columns=["label", "method", "variant", "noise_rate", "seed", "map_avg", "device"])
     if "option.warmup_epochs" in runs:  # marks runs that were tested at an epoch of their warm-up
         runs = runs.assign(warmup_epochs=runs["option.warmup_epochs"])
-    usual = runs[runs["variant"] == ""]
+    usual = runs[runs["variant"] == ("" if scope == "modality" else f"scope={scope}")]
     parts = runs[(runs["method"] == "uot_rcl") & runs["variant"].isin(VARIANTS)]
     named = [usual.assign(label=usual["method"]), parts.assign(label=parts["variant"].map(VARIANTS))]
     return pd.concat(named, ignore_index=True)
@@ -73,14 +76,14 @@ def _table(runs: pd.DataFrame, order: list[str], name: str) -> Styler | None:
     caption = (
         f"Measured on Wikipedia, preset {runs['preset'].iloc[0]}: mAP on 462 test pairs, mean of both "
         "directions, epoch selected on 231 validation pairs; mean ± standard deviation (number of seeds); "
-        f"labels redrawn for images and texts apart; {devices(runs)}"
+        f"labels redrawn {NOISE[runs['scope'].iloc[0]]}; {devices(runs)}"
     )
     return show(table.loc[[label for label in order if label in table.index]], name, caption)
 
 
-def rate_table(runs: pd.DataFrame) -> Styler | None:
+def rate_table(runs: pd.DataFrame, name: str = "rates") -> Styler | None:
     """Show the mAP of every method over label noise."""
-    return _table(runs, ORDER, "rates")
+    return _table(runs, ORDER, name)
 
 
 def part_table(runs: pd.DataFrame) -> Styler | None:
