@@ -36,11 +36,13 @@ from torch import Tensor
 
 from nclib import losses
 from nclib.methods.base import Batch, Loop, Method, Options, Terms, Truth, option, register
+from nclib.methods.coteaching import divide
 from nclib.methods.parts.anchors import global_vectors
 from nclib.methods.parts.bank import compare, encode
 from nclib.methods.parts.detector import detector_report
-from nclib.methods.parts.views import partial_view
+from nclib.methods.parts.views import DROP, training_view
 from nclib.methods.sps import asymmetry, disagreement
+from nclib.noise import GaussianMixture1d
 
 LOW = 0.25  # kappa: quantile of the wrong pairs below which hardly any right pair is expected
 LEAST_COUNT = 0.02  # a smaller share cannot be told from none by a held-out tenth
@@ -54,12 +56,17 @@ class CRANKOptions(Options):
 
     tau: float = option(0.07, above=0, help="temperature")
     q: float = option(0.7, above=0, high=1, help="exponent of generalised cross entropy")
-    drop: float = option(0.2, low=0, high=0.9, help="share of regions and of words that a view leaves out")
+    drop: float = option(0.2, low=0, high=0.9, help=DROP)
     held: float = option(
         0.1, above=0, high=0.5, help="share of the pictures that warm-up leaves out, to count"
     )
     width: float = option(0.25, above=0, help="width of the step of the weights, in deviations of the score")
-    select: str = option("rank", choices=("rank", "none"), help="weights from the ranking, or none")
+    kappa: float = option(LOW, above=0, below=1, help="quantile of the wrong pairs below which is counted")
+    select: str = option(
+        "rank",
+        choices=("rank", "mixture", "none"),
+        help="weights from count and rank, from a mixture of the losses, or none",
+    )
     loss: str = option("infonce_rce", choices=("infonce_rce", "gce"), help="loss of the believed pairs")
     stable: float = option(25.0, low=0, help="weight of the two terms for a stable space, SPS's")
 
@@ -145,7 +152,7 @@ class CRANK(Method):
     def warmup_step(self, loop: Loop, batch: Batch) -> Terms:
         o = self.options
         w = self._trained(loop)[batch.index].float().to(loop.device, non_blocking=True)
-        S = loop.similarity(self._view(loop, batch))
+        S = loop.similarity(training_view(loop, batch, o.drop))
         loss = losses.generalised_cross_entropy(S, o.tau, o.q)
         return {"gce": (w * loss).sum() / w.sum().clamp_min(1)}
 
@@ -157,13 +164,6 @@ class CRANK(Method):
             order = torch.randperm(n, generator=loop.generator("held out"))
             self.trained = ~torch.isin(image_of, order[: math.ceil(self.options.held * n)])
         return self.trained
-
-    def _view(self, loop: Loop, batch: Batch) -> Batch:
-        """Return a partial view of the batch."""
-        if not self.options.drop:
-            return batch
-        g, network = loop.generator(f"view {int(batch.index[0])}"), loop.networks[loop.active]
-        return partial_view(batch, self.options.drop, g, regions=network.needs_regions is None)
 
     # -- 2. count: after warm-up, and again as long as nearly all pairs are counted as wrong ------------
 
@@ -182,11 +182,17 @@ class CRANK(Method):
         with loop.evaluating():
             found = [self._scores(loop, batch) for batch in loop.batches(held, purpose="count")]
         given, wrong = torch.cat(found).unbind(1)
-        self.share = counted_share(given, wrong)
+        self.share = counted_share(given, wrong, self.options.kappa)
 
     def _scores(self, loop: Loop, batch: Batch) -> Tensor:
         """Return the mean scores of all networks, (B, 2)."""
         every = [pair_scores(loop.similarity(batch, k), self.options.tau) for k in range(self.n_networks)]
+        return torch.stack(every).mean(0)
+
+    def _losses(self, loop: Loop, batch: Batch) -> Tensor:
+        """Return the mean InfoNCE loss of all networks, (B,)."""
+        tau = self.options.tau
+        every = [losses.info_nce(loop.similarity(batch, k), tau) for k in range(self.n_networks)]
         return torch.stack(every).mean(0)
 
     # -- 3, 4. rank: before every epoch; a stable space -------------------------------------------------
@@ -203,7 +209,10 @@ class CRANK(Method):
                 )
             self.score = torch.zeros(loop.n_pairs)
             self.weight = torch.ones(loop.n_pairs)
-            if LEAST_COUNT <= self.share <= MOST_COUNT:
+            if self.options.select == "mixture":
+                found = loop.each_pair(lambda batch: self._losses(loop, batch))
+                self.score, self.weight = -found, divide(found, GaussianMixture1d.published()).p_clean.float()
+            elif LEAST_COUNT <= self.share <= MOST_COUNT:
                 self.score = loop.each_pair(lambda batch: self._scores(loop, batch)[:, 0])
                 self.weight = rank_weights(self.score, self.share, self.options.width)
         return loop.batches((self.weight > LEAST_WEIGHT).nonzero()[:, 0], purpose="pairs")
@@ -213,7 +222,7 @@ class CRANK(Method):
         if self.share > MOST_COUNT:
             return self.warmup_step(loop, batch)
         w = self.weight[batch.index].to(loop.device, non_blocking=True)
-        view, terms = self._view(loop, batch), {}
+        view, terms = training_view(loop, batch, o.drop), {}
         if o.stable:
             images, captions = encode(loop, view, loop.active)
             S = compare(loop, loop.active, images, captions)

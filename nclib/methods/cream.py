@@ -33,6 +33,7 @@ from nclib.methods.base import Batch, Loop, Options, Steps, Terms, Truth, beside
 from nclib.methods.coteaching import CoTeaching
 from nclib.methods.gsc import predictions
 from nclib.methods.ncr import rectified_label
+from nclib.methods.parts.views import DROP, training_view
 
 MOSTLY_CLEAN = 0.85  # share of clean pairs above which their weights and those of hard pairs are not filtered
 SETS = ("clean", "hard", "noisy")
@@ -52,6 +53,7 @@ class CREAMOptions(Options):
     mined_gradient: bool = option(
         False, help="let the gradient reach the mined weights too, as in the official code"
     )
+    drop: float = option(0.0, low=0, high=0.9, help=DROP)
 
 
 # ------------------------------------------------------------------------------------ targets and their loss
@@ -132,7 +134,8 @@ class CREAM(CoTeaching):
     # -- warm-up and division: InfoNCE of all pairs -------------------------------------------------------
 
     def warmup_step(self, loop: Loop, batch: Batch) -> Terms:
-        return {"warmup": losses.info_nce(loop.similarity(batch), self.options.tau).mean()}
+        S = loop.similarity(training_view(loop, batch, self.options.drop))
+        return {"warmup": losses.info_nce(S, self.options.tau).mean()}
 
     def pair_values(self, loop: Loop, networks: list[int]) -> Tensor:
         def values(batch: Batch) -> Tensor:
@@ -206,7 +209,7 @@ class CREAM(CoTeaching):
         return [f if self.with_hard else 1.0, f, f]
 
     def _loss(self, loop: Loop, batch: Batch, y: Tensor, f: float | Tensor) -> Tensor:
-        S = loop.similarity(batch)
+        S = loop.similarity(training_view(loop, batch, self.options.drop))
         forth, back = mined_targets(S if self.options.mined_gradient else S.detach(), y, f)
         self.kept += forth.count_nonzero() + back.count_nonzero() - 2 * y.count_nonzero()
         self.possible += 2 * len(y) * (len(y) - 1)

@@ -28,6 +28,7 @@ from nclib.methods.coteaching import CoTeaching, first_epoch, mean_report
 from nclib.methods.parts.anchors import global_vectors
 from nclib.methods.parts.bank import compare, encode, pooled
 from nclib.methods.parts.replacing import ReplaceLog
+from nclib.methods.parts.views import DROP, training_view
 
 KINDS = ("noisy", "clean", "sure")
 """Kinds of pairs by their number in the kept arrays; ``sure`` are the strictly clean ones."""
@@ -56,6 +57,7 @@ class SPSOptions(Options):
         choices=("one", "released"),
         help="a proxy of several images is one caption of the softmax, or one for each (official code)",
     )
+    drop: float = option(0.0, low=0, high=0.9, help=DROP)
 
 
 def proxies(images: Tensor, sure: Tensor) -> tuple[Tensor, Tensor]:
@@ -140,7 +142,8 @@ class SPS(CoTeaching):
     # -- warm-up: InfoNCE on all pairs -------------------------------------------------------------------
 
     def warmup_step(self, loop: Loop, batch: Batch) -> Terms:
-        return {"warmup": losses.info_nce(loop.similarity(batch), self.options.tau).mean()}
+        S = loop.similarity(training_view(loop, batch, self.options.drop))
+        return {"warmup": losses.info_nce(S, self.options.tau).mean()}
 
     # -- three kinds of pairs, by the peer's mixture on the same loss ------------------------------------
 
@@ -185,11 +188,14 @@ class SPS(CoTeaching):
                 y_clean = w + (1 - w) * probability(loop.similarity(clean), o.tau)
             if noisy is not None:
                 proxy, copies, y_noisy = self._proxies(loop, sure, noisy)
+        sure = training_view(loop, sure, o.drop)
         yield self._stable(loop, sure)
         if clean is not None:
-            yield {"clean": (y_clean * losses.info_nce(loop.similarity(clean), o.tau)).mean()}
+            S = loop.similarity(training_view(loop, clean, o.drop))
+            yield {"clean": (y_clean * losses.info_nce(S, o.tau)).mean()}
         if noisy is not None:
-            log_p = pair_log_probabilities(self._to_captions_of(loop, noisy, sure)[:, proxy], o.tau, copies)
+            S = self._to_captions_of(loop, training_view(loop, noisy, o.drop), sure)[:, proxy]
+            log_p = pair_log_probabilities(S, o.tau, copies)
             yield {"noisy": -(y_noisy * log_p.sum(0)).mean()}
 
     def _stable(self, loop: Loop, sure: Batch) -> Terms:

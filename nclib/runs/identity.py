@@ -36,7 +36,11 @@ MOVED: dict[str, int] = {"method pcsr": 3, "solver scaling_plan": 2}
 """The numbers under which golden runs last moved, such as ``{"model sgr": 2}``; 1 for all others. ``"run"``
 means what belongs to none of them, such as the rule of the steps: all runs are affected."""
 
-ADDED: dict[str, Any] = {"plain.ema": 0.0}
+ADDED: dict[str, Any] = {
+    "plain.ema": 0.0,
+    **dict.fromkeys(("sps.drop", "gsc.drop", "gsc_plus.drop", "cream.drop"), 0.0),
+    **dict.fromkeys(("crank.kappa", "crank_plus.kappa"), 0.25),
+}
 """Settings that were added after runs had been recorded, with the values under which a run is what it was
 before. Such a value is left out of names, so that they stay. ``"decay"`` is a setting of all runs,
 ``"l2rm.stop"`` an option of a method, ``"model_options.drop"`` one of models."""

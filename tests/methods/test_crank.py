@@ -7,10 +7,14 @@ import torch
 from tiny import trainer_of
 
 import nclib
+from nclib import losses
 from nclib.common.tokens import Tokens
 from nclib.methods import Batch
+from nclib.methods.coteaching import divide
 from nclib.methods.crank import LEAST_COUNT, counted_share, pair_scores, rank_weights
 from nclib.methods.parts.views import partial_view
+from nclib.models.vse import VSE
+from nclib.noise import GaussianMixture1d
 
 TINY = {
     "dataset": "planted",
@@ -113,6 +117,30 @@ def test_weights_step_at_the_share_and_are_ones_without_wrong_pairs():
     assert not rank_weights(torch.ones(5), 0.5, 0.1).isnan().any()
 
 
+# ------------------------------------------------------------------------------------- views of other methods
+
+
+@pytest.mark.filterwarnings("ignore:.*do not fill a batch", "ignore:crank counted")
+@pytest.mark.parametrize("method", ["sps", "gsc", "gsc_plus", "cream", "crank"])
+def test_views_are_what_training_steps_see_and_nothing_else(method, tmp_path, monkeypatch):
+    seen = {True: set(), False: set()}
+    images, captions = VSE.encode_images, VSE.encode_captions
+
+    def image_seen(self, x):
+        seen[torch.is_grad_enabled()].add(("regions", x.shape[1]))
+        return images(self, x)
+
+    def caption_seen(self, tokens):
+        seen[torch.is_grad_enabled()] |= {("tokens", n) for n in tokens.lengths}
+        return captions(self, tokens)
+
+    monkeypatch.setattr(VSE, "encode_images", image_seen)
+    monkeypatch.setattr(VSE, "encode_captions", caption_seen)
+    nclib.run(method, **TINY, drop=0.5, out=str(tmp_path))
+    whole = seen[False]
+    assert seen[True] == {(kind, n - int(0.5 * (n if kind == "regions" else n - 2))) for kind, n in whole}
+
+
 # ----------------------------------------------------------------------------------------------- whole runs
 
 
@@ -153,7 +181,7 @@ def test_two_networks_rank_by_their_mean_score_and_train_with_the_same_weights(t
 
 
 def test_held_out_pairs_are_counted_against_wrong_pairs_of_their_own(tmp_path):
-    trainer = trainer_of("crank", tmp_path)
+    trainer = trainer_of("crank", tmp_path, kappa=0.4)
     method = trainer.method
     held = (~method._trained(trainer)).nonzero()[:, 0]
     seen = []
@@ -168,7 +196,22 @@ def test_held_out_pairs_are_counted_against_wrong_pairs_of_their_own(tmp_path):
     index, found = (torch.cat(parts) for parts in zip(*seen, strict=True))
     assert set(index.tolist()) <= set(held.tolist())
     assert len(index) == len(set(index.tolist())) >= len(held) - 1  # all but one alone in the last batch
-    assert method.share == counted_share(*found.unbind(1))
+    assert method.share == counted_share(*found.unbind(1), 0.4)
+
+
+@pytest.mark.parametrize("method", ["crank", "crank_plus"])
+def test_a_mixture_of_the_losses_stands_in_place_of_count_and_rank(method, tmp_path):
+    trainer = trainer_of(method, tmp_path, warmup_epochs=0, select="mixture")
+    trainer.method.begin_training(trainer)
+    batches = trainer.method.begin_epoch(trainer)
+    every = [
+        trainer.per_pair(lambda S: losses.info_nce(S, 0.07), network=k) for k in range(len(trainer.networks))
+    ]
+    expected = divide(torch.stack(every).mean(0), GaussianMixture1d.published()).p_clean
+    assert torch.allclose(trainer.method.weight.double(), expected, atol=1e-5)
+    assert 0 < sum(len(batch) for batch in batches) < trainer.n_pairs
+    record = nclib.run(method, **{**TINY, "epochs": 1}, select="mixture", out=str(tmp_path / "run"))
+    assert record.curves[-1]["loss_infonce_rce"] > 0
 
 
 def test_counting_needs_a_warm_up(tmp_path):
@@ -194,7 +237,7 @@ def test_it_counts_and_finds_the_wrong_pairs(tmp_path):
 
 def test_warm_up_goes_on_while_all_pairs_are_counted_as_wrong(tmp_path, monkeypatch):
     counted = iter([1.0, 0.97, 0.3])
-    monkeypatch.setattr("nclib.methods.crank.counted_share", lambda given, wrong: next(counted))
+    monkeypatch.setattr("nclib.methods.crank.counted_share", lambda *scores: next(counted))
     with pytest.warns(UserWarning, match="as wrong after epoch"):
         record = nclib.run("crank", **{**TINY, "warmup_epochs": 1, "epochs": 3}, out=str(tmp_path))
     trained = [[key for key in epoch if key.startswith("loss_")] for epoch in record.curves]

@@ -8,7 +8,9 @@ import torch
 from torch import Tensor
 
 from nclib.common.tokens import Tokens
-from nclib.methods.base import Batch
+from nclib.methods.base import Batch, Loop
+
+DROP = "share of regions and of words that a training step leaves out; 0: none"
 
 
 def partial_view(batch: Batch, drop: float, generator: torch.Generator, *, regions: bool = True) -> Batch:
@@ -43,6 +45,17 @@ def partial_view(batch: Batch, drop: float, generator: torch.Generator, *, regio
     valid = torch.arange(width) < torch.tensor(lengths)[:, None]
     order, valid = (x.to(ids.device, non_blocking=True) for x in (order[:, :width], valid))
     return Batch(batch.index, images, Tokens(ids.gather(1, order) * valid, lengths))
+
+
+def training_view(loop: Loop, batch: Batch, drop: float) -> Batch:
+    """Return a partial view of a batch for the network being trained; the batch itself where ``drop`` is 0.
+
+    The draw belongs to the epoch and to the first pair of the batch, so that a resumed run sees the same.
+    """
+    if not drop:
+        return batch
+    g, network = loop.generator(f"view {int(batch.index[0])}"), loop.networks[loop.active]
+    return partial_view(batch, drop, g, regions=network.needs_regions is None)
 
 
 def _kept_tokens(
