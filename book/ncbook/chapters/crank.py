@@ -29,6 +29,13 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "generalised cross entropy to the end": ("crank", {"loss": "gce"}),
     "... and nothing counted or ranked": ("crank", {"loss": "gce", "select": "none"}),
     "nothing counted or ranked": ("crank", {"select": "none"}),
+    "a mixture of the losses instead of count and rank": ("crank", {"select": "mixture"}),
+    "counted below the lowest tenth of wrong pairs": ("crank", {"kappa": 0.1}),
+    "counted below the lower half of wrong pairs": ("crank", {"kappa": 0.5}),
+    "a twentieth of the pictures held out": ("crank", {"held": 0.05}),
+    "a fifth of the pictures held out": ("crank", {"held": 0.2}),
+    "a step of the weights less than half as wide": ("crank", {"width": 0.1}),
+    "a step of the weights twice as wide": ("crank", {"width": 0.5}),
     "plain generalised cross entropy, temperature 0.07": ("plain", {"loss": "gce", "tau": 0.07}),
     "plain generalised cross entropy, temperature 0.05": ("plain", {"loss": "gce"}),
     "plain InfoNCE and reverse cross entropy, 0.07": ("plain", {"loss": "infonce_rce", "tau": 0.07}),
@@ -148,8 +155,8 @@ def ablation(model: str = "bow") -> Styler | None:
     if both.empty:
         return None
     cells = both.groupby(["label", "mrate"])["rsum"].agg(lambda values: mean_text(list(values), 1))
-    table = cells.unstack("mrate").reindex([name for name in VARIANTS if name in set(both["label"])])
-    table = table.fillna("no record").rename_axis(index=None, columns="mismatch rate")
+    table = cells.unstack("mrate").reindex(list(VARIANTS))
+    table = table.fillna("not run").rename_axis(index=None, columns="mismatch rate")
     table.columns = [f"{rate:g}" for rate in table.columns]
     caption = (
         "Measured on Flickr8K, preset standard: rSum on 1,000 test photographs at the epoch selected on the "
