@@ -226,12 +226,16 @@ def make_demo(names: Sequence[str], root: pathlib.Path, out: pathlib.Path) -> No
     kept = yaml.safe_load((root / "book/demo/demo.yml").read_text("utf8"))
     if wrong := sorted(set(names) - set(kept)):
         raise SystemExit(f"{', '.join(wrong)}: not in book/demo/demo.yml; there are: {', '.join(kept)}")
-    for source in chosen(names or list(kept), root):
-        execute(source, out / "notebooks", {"out": str(out / source.stem)}, root)
-        folder = root / "book/demo" / source.stem
+    for name in names or kept:
+        page = kept[name].get("page")
+        (source,) = chosen([page or name], root)
+        execute(
+            source, out / "notebooks", {"out": str(out / name)} | ({"method": name} if page else {}), root
+        )
+        folder = root / "book/demo" / name
         shutil.rmtree(folder, ignore_errors=True)
-        for path in sorted((out / source.stem).glob("*/record.json")):
-            store(Record.load(path), folder / path.parent.name, declared(source.stem))
+        for path in sorted((out / name).glob("*/record.json")):
+            store(Record.load(path), folder / path.parent.name, declared(name))
 
 
 def main(argv: list[str] | None = None, root: pathlib.Path = ROOT) -> int:

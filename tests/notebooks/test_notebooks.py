@@ -29,11 +29,10 @@ ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = {path.stem: path for path in sorted((ROOT / "notebooks").glob("*.ipynb"))}
 PLANTED = {"dataset": "planted", "model": "vse", "epochs": 2, "mrate": 0.4}
 TINY = {
-    **dict.fromkeys(("bicro", "cream", "decl", "gsc", "l2rm", "mscn", "rcl"), PLANTED),
-    "crcl": {**PLANTED, "schedules": 2, "schedule_epochs": 1},
+    **dict.fromkeys(("coteaching", "cream", "gsc", "l2rm", "negatives"), PLANTED),
     **{
         name: {**PLANTED, "warmup_epochs": 1, "batch_size": 16, "baseline": "none"}
-        for name in ("ncr", "repair", "in2r", "sps", "pcsr", "crank")
+        for name in ("repair", "in2r", "sps", "pcsr", "crank")
     },
     "noisy_correspondence": {"size": "small"},
     "which_noise": {"dataset": "planted"},
@@ -75,8 +74,14 @@ ONE_SIZE = {
     "transport",
     "wikipedia",
 }
+# Methods of families, besides the one that a page trains by itself.
+OTHERS = [
+    *(("coteaching", {"method": name}) for name in ("bicro", "mscn")),
+    ("negatives", {"method": "rcl"}),
+    ("negatives", {"method": "crcl", "options": {"schedules": 2, "schedule_epochs": 1}}),
+]
 # Chapters that show the same from a store of what they trained; the build executes all others from theirs.
-SHOWN_AGAIN = {"category_baselines", "crcl", "in2r", "repair"}
+SHOWN_AGAIN = {"category_baselines", "in2r", "repair"}
 OF_TABLES = {"advice", "costs", "field"}
 pytestmark = pytest.mark.filterwarnings("ignore")  # the kernel's own warnings are not ours
 
@@ -141,9 +146,9 @@ def printed(nb):
     return {name: texts for name, texts in found.items() if texts}
 
 
-@pytest.mark.parametrize("name", TINY)
-def test_runs(name, tmp_path, monkeypatch, kernel):
-    parameters = dict(TINY[name])
+@pytest.mark.parametrize(("name", "other"), [*((name, {}) for name in TINY), *OTHERS])
+def test_runs(name, other, tmp_path, monkeypatch, kernel):
+    parameters = {**TINY[name], **other}
     known = set(papermill.inspect_notebook(str(NOTEBOOKS[name])))
     if "out" in known:
         parameters["out"] = str(tmp_path / "runs")
@@ -158,7 +163,7 @@ def test_runs(name, tmp_path, monkeypatch, kernel):
         records = [json.loads(p.read_text()) for p in (tmp_path / "runs").rglob("record.json")]
         assert records
         methods = {*nclib.methods.available(), *nclib.label_noise.available()}
-        assert {r["settings"]["method"] for r in records} >= methods & {name}
+        assert {r["settings"]["method"] for r in records} >= methods & {parameters.get("method", name)}
         assert all(max(r["metrics"]["test"].values()) > 0 for r in records)
     if name in SHOWN_AGAIN:
         keep = demo.declared(name)
@@ -172,12 +177,13 @@ def test_runs(name, tmp_path, monkeypatch, kernel):
 
 
 TRAINING = sorted(name for name, path in NOTEBOOKS.items() if "source: str" in path.read_text("utf8"))
+STORE = yaml.safe_load((ROOT / "book/demo/demo.yml").read_text("utf8"))
 BEFORE = {"parameters", "check", "setup", "import", "imports", "watch"}  # cells that make a run's parameters
 
 
 def test_the_store_is_declared_for_every_chapter_that_trains():
-    assert sorted(yaml.safe_load((ROOT / "book/demo/demo.yml").read_text("utf8"))) == TRAINING
-    assert sorted(path.name for path in (ROOT / "book/demo").iterdir() if path.is_dir()) == TRAINING
+    assert sorted({keep.get("page", name) for name, keep in STORE.items()}) == TRAINING
+    assert {path.name for path in (ROOT / "book/demo").iterdir() if path.is_dir()} == set(STORE)
     size = sum(path.stat().st_size for path in (ROOT / "book/demo").rglob("*") if path.is_file())
     assert size < 10e6
 
@@ -190,11 +196,12 @@ def test_a_chapter_shows_stored_runs_and_trains_nothing(tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.parametrize("name", sorted(set(TRAINING) - {"audit", "category_baselines", "inside"}))
+@pytest.mark.parametrize("name", sorted(set(STORE) - {"audit", "category_baselines", "inside"}))
 def test_the_store_has_what_a_chapter_would_train(name, monkeypatch):
     monkeypatch.setattr("nclib.run", lambda *names, **given: pytest.fail("trained"))
-    cells = {c.id: c.source for c in nbformat.read(NOTEBOOKS[name], 4).cells if c.cell_type == "code"}
-    cells["parameters"] += '\nsource = "recorded"'
+    page = STORE[name].get("page", name)
+    cells = {c.id: c.source for c in nbformat.read(NOTEBOOKS[page], 4).cells if c.cell_type == "code"}
+    cells["parameters"] += '\nsource = "recorded"' + f"\nmethod = {name!r}" * (page != name)
     chosen = [source for key, source in cells.items() if key in BEFORE or key == "run"]
     exec("\n".join(chosen), {})
 
@@ -236,6 +243,9 @@ def test_one_run_takes_methods_of_category_retrieval(tmp_path):
         ("audit", {"scenes": 10}, "scenes=10: must be"),
         ("audit", {"protocol": "rows"}, "protocol='rows': must be one of"),
         ("omit", {"matching": "best"}, "matching='best'"),
+        ("coteaching", {"method": "decl"}, "method='decl': must be one of 'ncr', 'bicro', 'mscn'"),
+        ("negatives", {"options": {"rho": 0.1}}, "unknown parameter 'rho'"),
+        ("negatives", {"options": {"seed": 1}}, "options: seed is a parameter of its own"),
         ("one_run", {"method": "l2rmm"}, "method='l2rmm': must be one of"),
         ("one_run", {"mrat": 0.6}, "unknown parameter 'mrat'; did you mean 'mrate'?"),
         ("one_run", {"options": {"rhoo": 0.1}}, "unknown parameter 'rhoo'; did you mean 'rho'?"),

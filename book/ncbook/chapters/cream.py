@@ -11,7 +11,7 @@ from pandas.io.formats.style import Styler
 
 from ncbook import chapters
 from ncbook.chapters import Finished
-from ncbook.chapters.rcl import BATCH  # pair 2 is wrong: its image belongs to caption 3
+from ncbook.chapters.family import BATCH  # pair 2 is wrong: its image belongs to caption 3
 from ncbook.schematic import Schematic, Sketch
 from nclib import plots
 from nclib.methods.coteaching import threshold_division

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 import nclib
 from ncbook import chapters
-from ncbook.chapters import Finished, photographs, say, some_pairs, training_pairs
+from ncbook.chapters import Finished, photographs, say, some_pairs, training, training_pairs
 from ncbook.compare import paired
 from ncbook.demo import is_stored, stored_runs
 from nclib import plots
@@ -23,7 +23,7 @@ from nclib.common.options import check
 from nclib.runs import Record
 
 PLAIN = ("plain (triplet)", "plain (infonce)", "plain (gce)")
-# Similarities of a batch of four, for drawings; pair 2 is wrong: its image belongs to caption 3.
+# Similarities of four pairs, for drawings; the second pair is wrong: its image belongs to caption 3.
 BATCH = torch.tensor(
     [[0.82, 0.31, 0.12, 0.25], [0.28, 0.20, 0.62, 0.09], [0.15, 0.22, 0.66, 0.33], [0.05, 0.41, 0.18, 0.54]]
 )
@@ -91,6 +91,13 @@ def inside(method: str, view: Callable[[Finished], Any]) -> Any:
     return view(run) if run else print(f"no stored run of {method}: make demo makes it")
 
 
+def said(method: str, *sentences: str) -> Markdown:
+    """Say what a method's stored run knows at its end; ``{name}`` in a sentence is a diagnostic."""
+    run = stored(method)
+    last = training(run.record).iloc[-1] if run else {}
+    return say(*(sentence.format(**last) for sentence in sentences if run))
+
+
 def own(run: Finished, views: Views) -> None:
     """Display what the page shows of a method for a run that was made now; a stored one is shown already."""
     method = run.record.settings["method"]
@@ -102,7 +109,7 @@ def own(run: Finished, views: Views) -> None:
 
 
 def beside(record: Record, given: Mapping[str, Any], mode: str) -> dict[str, Record]:
-    """Return this run, plain training and L2RM; beside a method without warm-up, with as many epochs in all."""
+    """Return this run with plain training and L2RM, of as many epochs in all where it has no warm-up."""
     shorter: dict[str, int] = {}
     if not record.settings["warmup_epochs"]:
         warm = nclib.resolve("plain").schedule.warmup_epochs
@@ -137,10 +144,9 @@ def ahead(runs: pd.DataFrame, methods: Sequence[str]) -> Markdown:
             a = part[part["label"] == label]
             behind = [o for o in shown[k + 1 :] if paired(a, part[part["label"] == o]).sign == "above"]
             if behind:
-                beaten.append(
-                    f"`{label}` ({means[label]:.0f}) ahead of " + ", ".join(f"`{o}`" for o in behind)
-                )
-        lines.append(f"- rate {rate:g}: " + ("; ".join(beaten) or "nobody"))
+                others = ", ".join(f"`{other}`" for other in behind)
+                beaten.append(f"`{label}` ({means[label]:.0f}) ahead of {others}")
+        lines.append(f"- rate {rate:g}: " + ("; ".join(beaten) or "none"))
     if not lines:
         return say("There are no recorded runs to compare.")
     head = (
