@@ -24,8 +24,8 @@ from scipy.special import expit, logit
 from nclib.auditing.share import BINS, Calibration, Curve, Share, interval
 
 Array = NDArray[np.float64]
-#: Probability beforehand that the calibration does not hold.
-UNSEEN = 0.1
+#: Probability beforehand that the calibration does not hold: usually, and where scores contradict each other.
+UNSEEN, OPEN = 0.1, 0.5
 #: Priors of the log odds of epsilon, of a, c and of the log odds of b: means and spreads.
 MEANS = np.array([logit(0.03), -2.0, 0.7, -2.5])
 SPREADS = np.array([0.8, 1.2, 0.5, 1.2])
@@ -106,10 +106,12 @@ def relabelled(
     (held, for_it), (other, against) = (
         _posterior(partial(likelihood, holds=holds), len(base), rng) for holds in (True, False)
     )
-    odds = logit(UNSEEN) + against - for_it
-    unseen = 1.0 if found.reason else float(expit(odds))
-    # An interval is one for the case that the calibration holds; only what labels add to the doubt counts.
-    n = round(DRAWS * max(0.0, (unseen - UNSEEN) / (1 - UNSEEN)))
+    # The interval of a calibration is one for the case that it holds: only doubt that labels add counts.
+    # Where the interval is wider, as scores contradict each other or are weak, the doubt is there before.
+    sure = not found.reason and found.share == interval(found.shares)
+    before = UNSEEN if sure else OPEN
+    unseen = 1.0 if found.reason else float(expit(logit(before) + against - for_it))
+    n = round(DRAWS * (max(0.0, (unseen - before) / (1 - before)) if sure else unseen))
     draws = np.concatenate([held[: DRAWS - n], other[:n]])
     p = np.concatenate([chance(held[: DRAWS - n], slice(None), True), chance(other[:n], slice(None), False)])
     # A labelled pair is wrong as its label says, unless the label is mistaken.
@@ -120,8 +122,8 @@ def relabelled(
     total = np.maximum(count - said.sum(0), 0) * p + said[0] * as_wrong + said[1] * as_right
     shares = total.sum(1) / np.maximum(count, said.sum(0)).sum()
     if not found.reason:  # what labels change, on top of the bootstrap
-        before = base @ count / count.sum()
-        shares = shares + (found.shares[1:] - before)[draws[:, 0].astype(np.int64)]
+        by_curve = base @ count / count.sum()
+        shares = shares + (found.shares[1:] - by_curve)[draws[:, 0].astype(np.int64)]
     value, holding = np.median(shares), 1 - n / DRAWS
     estimate = p.mean(0)
     if not found.reason:  # the estimate is not the mean of the bootstrap
@@ -134,7 +136,7 @@ def relabelled(
     ]
     shares = np.append(value, shares).clip(0, 1)
     share = interval(shares)
-    if n == 0:  # labels that agree tell more than was known before; the draws are a sample
+    if n == 0 or not (sure or found.reason):  # labels that agree do not widen; the draws are a sample
         narrower = min(1.0, (found.share.high - found.share.low) / max(share.high - share.low, 1e-9))
         share = Share(*(share.value + narrower * (end - share.value) for end in share))
     doubted = np.where(wrong, as_wrong.mean(0)[cell] < 0.5, as_right.mean(0)[cell] > 0.5)

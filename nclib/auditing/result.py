@@ -23,6 +23,7 @@ from nclib.auditing.labels import relabelled
 from nclib.auditing.neighbours import Neighbours
 from nclib.auditing.pairs import Pairs
 from nclib.auditing.partners import Partners
+from nclib.auditing.settle import WEAK
 from nclib.auditing.share import Calibration, Share
 from nclib.auditing.spreadsheet import read_marks, to_csv, unguarded
 from nclib.common.checks import check_array, check_count
@@ -46,8 +47,6 @@ ASSUMPTION = (
 #: Pairs at least this likely to be wrong are called wrong, and are not kept.
 WRONG_FROM = 0.5
 LABELS = ("wrong", "right", "unsure")
-#: Area under the ROC curve of the score on exchanged pairs, below which probabilities need a warning.
-WEAK = 0.8
 
 
 @dataclass
@@ -357,7 +356,7 @@ class Findings:
             "The score hardly tells the given pairs from captions exchanged at random: the area under its "
             f"ROC curve is {area:.2f}, where 1 is perfect and 0.5 is chance. Either most pairs are wrong, or "
             "the embeddings do not fit these data: check some pairs by eye, and try a pretrained model "
-            "(--model)."
+            "(--model). The interval holds that of the plain cosine, too."
         )
 
     def save(self, folder: str | Path) -> Path:

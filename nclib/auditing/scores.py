@@ -22,7 +22,7 @@ from torch import Tensor
 
 from nclib.auditing.copies import copies_of
 from nclib.auditing.neighbours import Neighbours
-from nclib.auditing.pairs import Indices, Pairs, blocks, exchange
+from nclib.auditing.pairs import Indices, Pairs, blocks, exchange, fold_of
 from nclib.auditing.partners import candidate_edges, solve_plan, temperature
 
 Scores = NDArray[np.float32]
@@ -191,29 +191,50 @@ def rank(pairs: Pairs, neighbours: Neighbours, rows: Indices, of: Indices) -> Sc
 
     Anchors are pairs of the better half by cosine, spread evenly over the rows, one for all copies of a
     picture or a caption. No cosine between the modalities takes part in the correlation, nor an anchor that
-    has the picture or the caption of the pair.
+    has the picture or the caption of the pair. Of a cross-fit, anchors are of the caption's fold, and
+    pictures as its model sees them: the other model was trained on the very pair.
     """
-    copies = copies_of(pairs, neighbours)
+    copies, fold = copies_of(pairs, neighbours), fold_of(pairs.captions)
     fit = np.where(pairs.usable, _given(pairs, neighbours), -np.inf)
     better = np.flatnonzero(fit >= np.median(fit[pairs.usable]))
     for group in (copies.caption, copies.picture[pairs.image_of]):
         better = better[np.unique(group[better], return_index=True)[1]]
-    anchors = np.sort(better)[np.linspace(0, len(better) - 1, min(ANCHORS, len(better))).astype(np.int64)]
-    bank = pairs.unit_images(pairs.image_of[anchors]), pairs.unit_captions(anchors)
-    seen, said = copies.picture[pairs.image_of[anchors]], copies.caption[anchors]
-    out = np.empty(len(rows), np.float32)
-    for part, x, y in _units(pairs, rows, of):
-        own = (seen == copies.picture[of[part], None]) | (said == copies.caption[rows[part], None])
-        used = torch.from_numpy(~own)
-        steps = torch.arange(len(anchors), dtype=torch.float32).expand_as(used)
-        # Ranks of the n anchors in use, less their mean; the others come last, and count as the mean.
-        n = used.sum(1, keepdim=True)
-        ranks = []
-        for vectors, anchor in zip((x, y), bank, strict=True):
-            order = (-(vectors @ anchor.T)).masked_fill_(~used, torch.inf).argsort(1)
-            ranks.append((torch.empty_like(steps).scatter_(1, order, steps) - (n - 1) / 2) * used)
-        out[part] = ((ranks[0] * ranks[1]).sum(1) * 12 / (n * (n * n - 1)).clamp_min(1)[:, 0]).numpy()
+    better = np.sort(better)
+    out = np.zeros(len(rows), np.float32)
+    for k in range(folds := int(fold.max()) + 1):
+        anchors = better[fold[better] == k]
+        anchors = anchors[np.linspace(0, len(anchors) - 1, min(ANCHORS, len(anchors))).astype(np.int64)]
+        seen, said = copies.picture[pairs.image_of[anchors]], copies.caption[anchors]
+        pictures = _of_model(pairs.unit_images(pairs.image_of[anchors]), k, folds)
+        texts = pairs.unit_captions(anchors)
+        own = np.flatnonzero(fold[rows] == k)
+        for part, x, y in _units(pairs, rows[own], of[own]):
+            i, j = of[own[part], None], rows[own[part], None]
+            used = torch.from_numpy((seen != copies.picture[i]) & (said != copies.caption[j]))
+            likeness = _of_model(x, k, folds) @ pictures.T, y @ texts.T
+            out[own[part]] = _agreement(*likeness, used).numpy()
     return out
+
+
+def _of_model(x: Tensor, fold: int, folds: int) -> Tensor:
+    """Return vectors of pictures by the model of one fold of a cross-fit, of unit length."""
+    return x if folds == 1 else torch.nn.functional.normalize(x.unflatten(1, (folds, -1))[:, fold])
+
+
+def _agreement(a: Tensor, b: Tensor, used: Tensor) -> Tensor:
+    """Return the rank correlation, (B,), of rows of a and b, (B, A), over the entries in use."""
+    # Ranks among the n entries in use, less their mean; the others come last, and count as the mean.
+    n = used.sum(1, keepdim=True)
+    steps = torch.arange(used.shape[1], dtype=torch.float32).expand_as(used)
+    ranks = [
+        (
+            torch.empty_like(steps).scatter_(1, x.masked_fill(~used, -torch.inf).argsort(1, True), steps)
+            - (n - 1) / 2
+        )
+        * used
+        for x in (a, b)
+    ]
+    return (ranks[0] * ranks[1]).sum(1) * 12 / (n * (n * n - 1)).clamp_min(1)[:, 0]
 
 
 @score("mutual_rank")

@@ -22,6 +22,8 @@ Array = NDArray[Any]
 EXCHANGED, MOST_EXCHANGED, PLANTED, FEWEST_PLANTED, MOST_PLANTED = 5000, 200_000, 0.1, 200, 5000
 #: Cosines that differ by less, given and exchanged, are those of copies of one pair.
 SAME = 1e-5
+#: Area under the ROC curve of the score on exchanged pairs, below which it is weak; fits of a combination.
+WEAK, FITS = 0.8, 5
 
 
 @dataclass(frozen=True)
@@ -115,8 +117,8 @@ def settled(
     The cosine of a pair depends on no other pair, so that wrong pairs have the cosines of exchanged ones
     however they became wrong. Other scores ask neighbours and siblings, by which wrong pairs can fit better
     than exchanged ones. So a score is in use only if the interval of its share meets that of the cosine: else
-    the scores of siblings and neighbours are left out, and then all but the cosine. The interval of the share
-    in use holds those of all scores that were tried.
+    the scores of siblings and neighbours are left out, and then all but the cosine. Where scores contradict
+    each other, and where the score is weak, the interval of the share holds those of all.
     """
     captions, images = (np.concatenate(x) for x in zip(*queries.sets, strict=True))
     cuts = np.cumsum([len(rows) for rows, _ in queries.sets])[:-1]
@@ -133,12 +135,12 @@ def settled(
     tried: list[tuple[str, Share]] = []
     cosine = calibrate(*queries.samples(values["cosine"][given], values["cosine"][exchanged]), seed)
     for stage in dict.fromkeys(stages):
-        scored = _put_together(name, stage, values, cuts, pairs, near, seed)
+        scored = _put_together(name, stage, values, captions, cuts, pairs, near, seed)
         found = calibrate(*queries.samples(*scored.values[:2]), seed)
         tried.append((scored.name, found.share))
         if found.reason or found.share.meets(cosine.share):
             break
-    if len(tried) > 1:
+    if len(tried) > 1 or (scored.auroc[scored.name] or 0) < WEAK:
         _, low, high = zip(*(share for _, share in tried), cosine.share, strict=True)
         found = replace(found, share=Share(found.share.value, min(low), max(high)))
     return scored, found, tried, cosine.share
@@ -148,6 +150,7 @@ def _put_together(
     name: str,
     parts: tuple[str, ...],
     values: dict[str, Array],
+    captions: Indices,
     cuts: Array,
     pairs: Pairs,
     near: Neighbours,
@@ -158,8 +161,8 @@ def _put_together(
     given, exchanged = slice(cuts[0]), slice(*cuts[:2])
     if len(parts) > 1:
         stacked = np.stack([values[n] for n in parts], 1)
-        join = combination(stacked[given], stacked[exchanged], seed)
-        values["combined"] = join(stacked)
+        join = _cross_fitted(stacked, captions, given, exchanged, copies_of(pairs, near).caption, seed)
+        values["combined"] = join(stacked, captions)
     target = np.arange(cuts[1]) < cuts[0]
     measured = {key: auc(value[: cuts[1]], target) for key, value in values.items()}
     best = name if name in values else max(measured, key=lambda k: measured[k] or 0)
@@ -169,9 +172,27 @@ def _put_together(
             return np.zeros(0, np.float32)
         if best != "combined" or join is None:
             return SCORES[best](pairs, near, rows, of)
-        return join(np.stack([SCORES[n](pairs, near, rows, of) for n in parts], 1))
+        return join(np.stack([SCORES[n](pairs, near, rows, of) for n in parts], 1), rows)
 
     return Scored(best, fit, np.split(values[best], cuts), measured)
+
+
+def _cross_fitted(
+    values: Array, captions: Indices, given: slice, exchanged: slice, group: Indices, seed: int
+) -> Callable[[Array, Indices], Array]:
+    """Return a combination of scores that a caption and its copies took no part in fitting.
+
+    Else few wrong pairs, given as they are, would look more like given pairs than their exchange does.
+    """
+    place = np.unique(group, return_inverse=True)[1]
+    folds = FITS if place.max() >= FEWEST else 1  # of a handful of class names none can be left out
+    part = place % folds
+    joins = []
+    for k in range(folds):
+        use = (part[captions] != k) | (folds == 1)
+        one, other = (values[rows][use[rows]] for rows in (given, exchanged))
+        joins.append(combination(one, other, seed))
+    return lambda features, rows: np.choose(part[rows], [join(features) for join in joins])
 
 
 def reliability(scored: Scored, queries: Queries, seed: int) -> list[tuple[float, float, int]]:

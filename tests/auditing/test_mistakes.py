@@ -8,7 +8,7 @@ import pytest
 import nclib
 from nclib.auditing import SCORES
 from nclib.auditing.neighbours import find_neighbours
-from nclib.auditing.pairs import exchange, from_arrays
+from nclib.auditing.pairs import FOLDS, WIDTH, exchange, from_arrays
 from nclib.noise import auc
 
 N, D = 900, 48
@@ -158,3 +158,21 @@ def test_a_pair_does_not_vouch_for_itself(score):
         of = np.concatenate([pairs.image_of, exchange(pairs, rows, rng)])
         above.append(auc(SCORES[score](pairs, near, np.tile(rows, 2), of), np.repeat([True, False], 60)))
     assert np.mean(above) == pytest.approx(0.5, abs=0.03)
+
+
+def test_anchors_see_pictures_by_the_model_that_was_not_trained_on_the_pair():
+    """The other model's vectors of a picture betray the caption that it was given."""
+    rng, above = np.random.default_rng(4), []
+    fold = np.arange(60) % FOLDS
+    for _ in range(20):
+        images, captions = np.zeros((2, 60, FOLDS, WIDTH), np.float32)
+        said = rng.normal(size=(60, 16))
+        captions[np.arange(60), fold, :16] = said
+        images[np.arange(60), fold, :16] = rng.normal(size=(60, 16))
+        images[np.arange(60), 1 - fold, :16] = said
+        pairs = from_arrays(images.reshape(60, -1), captions.reshape(60, -1))
+        near = find_neighbours(pairs, 8, progress=False)
+        rows = np.arange(60)
+        of = np.concatenate([pairs.image_of, exchange(pairs, rows, rng)])
+        above.append(auc(SCORES["rank"](pairs, near, np.tile(rows, 2), of), np.repeat([True, False], 60)))
+    assert np.mean(above) == pytest.approx(0.5, abs=0.04)
