@@ -60,8 +60,10 @@ def against_averaged(runs: Runs, dataset: str, rate: float) -> dict[str, tuple[D
     found = {}
     for method, own in OF.items():
         ours = part[part["label"] == method]
-        pairs = (part[part["label"] == label + AVERAGED] for label in (own, GCE))
-        found[method] = tuple(paired(ours, pair, "value", name=method) for pair in pairs)
+        pair, of_gce = (
+            paired(ours, part[part["label"] == label + AVERAGED], "value", name=method) for label in (own, GCE)
+        )
+        found[method] = pair, of_gce
     return found
 
 

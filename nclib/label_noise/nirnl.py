@@ -124,8 +124,9 @@ class NIRNL(DeepMethod):
 
     def build(self, shape: Shape) -> nn.Module:
         net = Heads(shape.image_dim, shape.text_dim, hidden=shape.hidden, dim=shape.dim)
+        layers: Any
         for layers, width in ((net.image_net, shape.image_dim), (net.text_net, shape.text_dim)):
-            layers[-1] = last = nn.Linear(shape.hidden, shape.dim, bias=False)  # type: ignore[index]
+            layers[-1] = last = nn.Linear(shape.hidden, shape.dim, bias=False)
             nn.init.uniform_(last.weight, -(width**-0.5), width**-0.5)  # by the width of the features
         return net
 

@@ -110,7 +110,7 @@ def own(run: Finished, views: Views) -> None:
 
 def beside(record: Record, given: Mapping[str, Any], mode: str) -> dict[str, Record]:
     """Return this run with plain training and L2RM, of as many epochs in all where it has no warm-up."""
-    shorter: dict[str, int] = {}
+    shorter: dict[str, Any] = {}
     if not record.settings["warmup_epochs"]:
         warm = nclib.resolve("plain").schedule.warmup_epochs
         shorter = {k: max(1, given[k] - warm) for k in ("epochs", "decay_every") if k in given}
