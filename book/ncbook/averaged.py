@@ -61,7 +61,8 @@ def against_averaged(runs: Runs, dataset: str, rate: float) -> dict[str, tuple[D
     for method, own in OF.items():
         ours = part[part["label"] == method]
         pair, of_gce = (
-            paired(ours, part[part["label"] == label + AVERAGED], "value", name=method) for label in (own, GCE)
+            paired(ours, part[part["label"] == f"{label}{AVERAGED}"], "value", name=method)
+            for label in (own, GCE)
         )
         found[method] = pair, of_gce
     return found
