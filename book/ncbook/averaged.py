@@ -83,7 +83,7 @@ def averaged_figure(runs: Runs, dataset: str = "f8k", rates: Sequence[float] = R
     Returns
     -------
     Figure
-        Right of zero the method is ahead of the pair. A row without two shared seeds says so.
+        Right of zero the method is ahead of the pair. A row without two shared seeds is named as not run.
     """
     figure, (axes,) = plots.panels(1, len(rates), width=3.2 * len(rates), height=4.2, sharey=True)
     kinds = (("pair of its own loss", plots.ACCENT, "s", 0.17), ("pair of GCE", plots.THIRD, "o", -0.17))
