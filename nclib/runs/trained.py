@@ -225,8 +225,13 @@ def _from_run(record: Record, device: str) -> TrainedModel:
         raise ValueError(f"{record.name} is a run on labels; only runs on pairs load as a model")
     import pandas as pd
 
-    loaded = PairExperiment(record.settings["method"]).open_run(record, device)
-    data, kept = loaded.dataset, epoch_arrays(record.folder)
+    runs = [record]
+    if record.settings.get("networks", 1) > 1:  # each stands in a run of its own beside the record
+        beside = Path(record.folder).parent
+        runs = [Record.load(beside / name / "record.json") for name in record.parts]
+    opened = [PairExperiment(record.settings["method"]).open_run(run, device) for run in runs]
+    loaded = opened[0]
+    data = loaded.dataset
     named = ("method", "method_options", "model", "model_options")
     facts = {name: record.settings[name] for name in ("dataset", "mrate", "protocol", "seed", "preset")}
     facts |= {name: round(value, 1) for name, value in record.metrics["test"].items() if name[-3:-1] == "_r"}
@@ -242,10 +247,10 @@ def _from_run(record: Record, device: str) -> TrainedModel:
         "nclib": version("nclib"),
         "facts": {**facts, "run": record.name},
     }
-    last = next((kept[e] for e in sorted(kept, reverse=True) if "p_clean" in kept[e]), None)
+    found = [p for run in runs for p in _probabilities(run.folder)]
     matched = None
-    if last is not None:
-        p = np.mean([last[name] for name in ("p_clean", "p_clean_b") if name in last], axis=0)
+    if found:
+        p = np.mean(found, axis=0)
         of, captions = loaded.noise.image_of, data.train.captions
         texts = [captions.text(i) for i in range(len(of))]
         names = data.train.details.get("pictures")
@@ -256,7 +261,7 @@ def _from_run(record: Record, device: str) -> TrainedModel:
     test = data.test
     told = [test.captions.text(row * test.captions_per_image) for row in range(test.n_images)]
     return TrainedModel(
-        loaded.trainer.networks,
+        [network for one in opened for network in one.trainer.networks],
         data.vocabulary,
         settings,
         test.images[:],
@@ -264,6 +269,13 @@ def _from_run(record: Record, device: str) -> TrainedModel:
         test.details.get("pictures"),
         matched,
     )
+
+
+def _probabilities(folder: str) -> list[Array]:
+    """Return the probabilities of the pairs by each network, of the last epoch that kept them."""
+    kept = epoch_arrays(folder)
+    last = next((kept[e] for e in sorted(kept, reverse=True) if "p_clean" in kept[e]), {})
+    return [last[name] for name in ("p_clean", "p_clean_b") if name in last]
 
 
 def _from_folder(folder: Path, device: str) -> TrainedModel:
