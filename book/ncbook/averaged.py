@@ -57,15 +57,12 @@ def against_averaged(runs: Runs, dataset: str, rate: float) -> dict[str, tuple[D
     """
     part = select(scored(runs), **PLACES[dataset], protocol="images", networks=TWO, rate=float(rate))
     part = part[~is_marked(part)] if len(part) else part
-    found = {}
-    for method, own in OF.items():
-        ours = part[part["label"] == method]
-        pair, of_gce = (
-            paired(ours, part[part["label"] == f"{label}{AVERAGED}"], "value", name=method)
-            for label in (own, GCE)
-        )
-        found[method] = pair, of_gce
-    return found
+
+    def minus(method: str, label: str) -> Difference:
+        pair = part[part["label"] == label + AVERAGED]
+        return paired(part[part["label"] == method], pair, "value", name=method)
+
+    return {method: (minus(method, own), minus(method, GCE)) for method, own in OF.items()}
 
 
 def averaged_figure(runs: Runs, dataset: str = "f8k", rates: Sequence[float] = RATES) -> Figure:
@@ -83,7 +80,7 @@ def averaged_figure(runs: Runs, dataset: str = "f8k", rates: Sequence[float] = R
     Returns
     -------
     Figure
-        Right of zero the method is ahead of the pair. A row without two shared seeds is named as not run.
+        Right of zero the method is ahead of the pair. Without two shared seeds a row says not run.
     """
     figure, (axes,) = plots.panels(1, len(rates), width=3.2 * len(rates), height=4.2, sharey=True)
     kinds = (("pair of its own loss", plots.ACCENT, "s", 0.17), ("pair of GCE", plots.THIRD, "o", -0.17))
