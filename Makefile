@@ -20,7 +20,7 @@ JUPYTER_BOOK = "$(PY)" -c 'from jupyter_book.cli.main import main; main()'
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help env engine data book live demo html test test-all mutate lint record paper versions bench gpu clean distclean
+.PHONY: help env engine data book live demo html test test-all mutate lint record paper versions ecosystem bench gpu clean distclean
 
 help: ## list these commands
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
@@ -105,6 +105,9 @@ record: $(ENGINE) ## make the missing records of a grid: make record GRID=robust
 
 versions: env ## try the wheel alone with the newest allowed versions: make versions PYTHONS="python3.12 python3.13"
 	@"$(PY)" tools/versions.py $(PYTHONS)
+
+ecosystem: env ## try the audit with cleanlab's Datalab and the library datasets, in an environment of their own
+	@"$(PY)" tools/ecosystem.py
 
 bench: env ## measure the speed of the central computations
 	@mkdir -p runs/bench

@@ -16,7 +16,6 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from zipfile import BadZipFile
@@ -283,7 +282,7 @@ def audit(words: Words) -> int:
     import nclib
     from nclib.auditing import SCORES
     from nclib.auditing.embed import embed
-    from nclib.auditing.export import KINDS
+    from nclib.auditing.export import KINDS, check_keep
     from nclib.auditing.report import summary
     from nclib.common.lock import sole_writer
     from nclib.data.readers import list_pairs
@@ -319,33 +318,13 @@ def audit(words: Words) -> int:
     if o.out.exists() and not o.out.is_dir():
         raise ValueError(f"--out {o.out} is a file; give a folder")
     with _noted(), sole_writer(o.out):
-        listing = list_pairs(
-            o.pairs,
-            folder=o.images,
-            image_emb=o.image_emb,
-            text_emb=o.text_emb,
-            split=o.split,
-            follow=o.follow,
-            image_column=o.image_column,
-            caption_column=o.caption_column,
-            encoding=o.encoding,
-        )
-        if o.keep == "parquet" and find_spec("pyarrow") is None:
-            raise ImportError("--keep parquet needs the package pyarrow: pip install pyarrow")
-        if o.keep == "tars" and listing.file is None:
-            raise ValueError("--keep tars: there are no pictures to write, only embeddings")
-        work, progress = o.out / "work", not o.quiet
-        pairs = embed(listing, model=o.model, work=work, seed=o.seed, device=o.device, progress=progress)
-        found = nclib.audit(
-            pairs,
-            score=o.score,
-            seed=o.seed,
-            labels=o.labels,
-            by=o.by,
-            one_to_one=o.one_to_one,
-            work=work,
-            progress=progress,
-        )
+        read = ("image_emb", "text_emb", "split", "follow", "image_column", "caption_column", "encoding")
+        listing = list_pairs(o.pairs, folder=o.images, **{name: getattr(o, name) for name in read})
+        check_keep(o.keep, listing)
+        made = {"seed": o.seed, "work": o.out / "work", "progress": not o.quiet}
+        pairs = embed(listing, model=o.model, device=o.device, **made)
+        judged = {name: getattr(o, name) for name in ("score", "labels", "by", "one_to_one")}
+        found = nclib.audit(pairs, **judged, **made)
         page = found.report(o.out)
         kept = [] if o.keep is None else [found.keep(o.out, o.keep)]
     print(*([] if o.quiet else [f"{summary(found)}\n"]), *kept, page, sep="\n")
@@ -506,11 +485,8 @@ def main(words: Words | None = None) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the last flush, when Python ends
         return UNREAD
-    except (ValueError, RuntimeError, OSError, ImportError) as error:  # ImportError: an optional package
-        print(f"nclib: {error}", file=sys.stderr)
-        return 2
-    except MemoryError as error:
-        print(f"nclib: there is not enough memory ({error})", file=sys.stderr)
+    except (ValueError, RuntimeError, OSError, ImportError, MemoryError) as error:  # ImportError: of an extra
+        print(f"nclib: {error or 'there is not enough memory'}", file=sys.stderr)
         return 2
     except (EOFError, BadZipFile, zlib.error) as error:
         print(f"nclib: a file is damaged or cut off ({error}); make or fetch it again", file=sys.stderr)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import json
 import os
@@ -13,11 +14,21 @@ from typing import Any
 import pandas as pd
 
 from nclib.auditing.result import COLUMNS, Findings
+from nclib.common.checks import check_rows
 from nclib.common.files import replacing
-from nclib.data.readers import UnreadableError
+from nclib.data.readers import Listing, UnreadableError
+from nclib.data.readers.listing import caption_columns
 
 KINDS = ("parquet", "tars")
 PICTURES = 1000  # in a tar
+
+
+def check_keep(kind: str | None, listing: Listing) -> None:
+    """Raise an error where :func:`write_kept` could not write a kind for want of a package or of pictures."""
+    if kind == "parquet" and importlib.util.find_spec("pyarrow") is None:
+        raise ImportError("--keep parquet needs the package pyarrow: pip install pyarrow")
+    if kind == "tars" and listing.file is None:
+        raise ValueError("--keep tars: there are no pictures to write, only embeddings")
 
 
 def kept(audit: Findings) -> pd.DataFrame:
@@ -68,6 +79,37 @@ def write_kept(audit: Findings, folder: str | Path, kind: str) -> Path:
     with replacing(folder / "kept.parquet") as file:
         found.to_parquet(file, index=False)
     return folder / "kept.parquet"
+
+
+def kept_rows(audit: Findings, dataset: Any) -> Any:
+    """Return the rows of the data set that was audited, without those judged wrong.
+
+    Parameters
+    ----------
+    audit : Findings
+    dataset : datasets.Dataset
+        With one pair in each row.
+
+    Returns
+    -------
+    datasets.Dataset
+        With the column ``p_wrong``, and with edited captions in place of those given.
+
+    Raises
+    ------
+    ValueError
+        When rows and pairs are not as many.
+    """
+    check_rows("the data set", len(dataset), pairs=len(audit.pairs))
+    found = kept(audit)
+    chosen = dataset.select(found.index.tolist())
+    (caption,) = caption_columns(dataset.column_names)
+    texts = [audit.edits.get(name, text) for name, text in zip(found["id"], chosen[caption], strict=True)]
+    new = {"p_wrong": found["p_wrong"].tolist(), **({caption: texts} if audit.edits else {})}
+    for name, values in new.items():
+        left = chosen.remove_columns(name) if name in chosen.column_names else chosen
+        chosen = left.add_column(name, values)
+    return chosen
 
 
 def _write_tars(audit: Findings, folder: Path, found: pd.DataFrame) -> Path:

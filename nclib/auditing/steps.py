@@ -60,6 +60,12 @@ class Audit(Findings):
 
         return write_kept(self, folder, check_choice("kind", kind, KINDS))
 
+    def select(self, dataset: Any) -> Any:
+        """Return the rows of the data set (of ``datasets``) that was audited, without those judged wrong."""
+        from nclib.auditing.export import kept_rows
+
+        return kept_rows(self, dataset)
+
     def _repr_html_(self) -> str:
         """Return what a notebook shows: the share, and the first suspects."""
         from nclib.auditing.report import notebook_view

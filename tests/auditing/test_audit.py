@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from functools import cache
 
@@ -11,7 +12,7 @@ import pytest
 from PIL import Image
 
 import nclib
-from nclib.auditing import SCORES, Audit, Pairs
+from nclib.auditing import SCORES, Audit, Pairs, datalab
 from nclib.auditing.neighbours import Neighbours, find_neighbours
 from nclib.auditing.pairs import FOLDS, WIDTH, exchange, fold_of, from_arrays
 from nclib.auditing.scores import PARTS
@@ -296,6 +297,12 @@ def test_hexadecimal_ids_are_saved_in_the_layout_of_datacomp(tmp_path):
 
 
 # --------------------------------------------------------------------------------------- bad input
+
+
+def test_the_issue_type_of_cleanlab_names_its_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cleanlab", None)
+    with pytest.raises(ImportError, match="needs the extra 'datalab'"):
+        datalab.register()
 
 
 @pytest.mark.parametrize(
