@@ -5,9 +5,9 @@ scale: without labels (``supervised=False``) the target of a row of similarities
 pair; with labels it is uniform over all items of the batch that are given the same class.
 
 These are stand-ins for the CLIP rows of UOT-RCL's Table III under names of their own: the paper trains CLIP
-itself on XMediaNet's pictures, whose split was never published. What several positives share and where the
-logit scale starts and ends, the paper leaves open; here they share equally, and the scale is at most 100, as
-in CLIP.
+itself on XMediaNet's pictures, whose split was never published. The logit scale starts at 1 / 0.07 = 14.3,
+as in the code that the paper names (Zasder3/train-CLIP-FT), and is at most 100, as in CLIP. What several
+positives share the paper leaves open; here they share equally.
 """
 
 from __future__ import annotations

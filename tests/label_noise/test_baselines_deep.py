@@ -310,6 +310,7 @@ def test_zero_shot_needs_one_space_and_heads_start_from_it():
     with pytest.raises(ValueError, match="equal width; got 4 and 5"):
         method.fit(train, lambda: 0.0)
     net = label_noise.build("contrastive_heads").build(Shape(6, 6, 3, hidden=4, dim=2))
+    assert net.log_scale.exp().item() == pytest.approx(14.2857, abs=1e-4)  # of train-CLIP-FT
     x = draw(3, 6, dtype=torch.float32)
     torch.testing.assert_close(net.images(x), F.normalize(x, dim=1))
 
