@@ -37,6 +37,7 @@ from nclib.methods.parts.views import DROP, training_view
 
 MOSTLY_CLEAN = 0.85  # share of clean pairs above which their weights and those of hard pairs are not filtered
 SETS = ("clean", "hard", "noisy")
+PUBLISHED = {"warmup_epochs": 5, "epochs": 40, "decay_every": 10, "mined_gradient": True}
 
 
 @dataclass(frozen=True)
@@ -120,16 +121,17 @@ def first_epoch(share: float, n_epochs: int) -> int:
     paper="Ma et al., TIP 2024",
 )
 class CREAM(CoTeaching):
-    """The algorithm of the official code; ``options`` is a :class:`CREAMOptions`."""
+    """The algorithm of the official code; ``options`` is a :class:`CREAMOptions`.
+
+    Mined weights are held fixed in the gradient, except in the preset ``paper``.
+    """
 
     Options = CREAMOptions
     settings: ClassVar[dict[str, dict[str, Any]]] = {
-        "f30k": {"warmup_epochs": 5, "epochs": 40, "decay_every": 10},
-        "coco": {
-            "warmup_epochs": 5, "epochs": 20, "decay_every": 10, "hard_from": 0.5, "noisy_from": 0.75,
-        },
-        "cc152k": {"warmup_epochs": 5, "epochs": 40, "decay_every": 10},
-    }  # fmt: skip
+        "f30k": PUBLISHED,
+        "coco": {**PUBLISHED, "epochs": 20, "hard_from": 0.5, "noisy_from": 0.75},
+        "cc152k": PUBLISHED,
+    }
 
     # -- warm-up and division: InfoNCE of all pairs -------------------------------------------------------
 

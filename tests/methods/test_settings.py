@@ -17,6 +17,7 @@ PUBLISHED: dict[str, dict[str, Any]] = {
     "cream": {
         "warmup_epochs": 5, "epochs": [40, 20, 40], "decay_every": 10, "lr": 2e-4, "tau": 0.07,
         "threshold": 0.5, "hard_from": [0.25, 0.5, 0.25], "noisy_from": [0.375, 0.75, 0.375],
+        "mined_gradient": True,
     },
     "crcl": {
         "warmup_epochs": 0, "epochs": [53, 51, 51], "decay_every": 15, "lr": 5e-4, "weight_decay": 1e-2,
