@@ -83,7 +83,10 @@ ENCODED: dict[str, dict[str, dict[str, Any]]] = {  # printed encoders -> printed
         "VSE∞": WITH_BERT | DECAY,
         "HREM": WITH_BERT,
         "TERAN": WITH_BERT | {"boxes": True, "text_rate": 1.0},
-        "CHAN": WITH_BERT | DECAY | {"pooling": "mean", "attend": False, "batch_size": 128, "margin": 0.05},
+        "CHAN": {
+            **{**WITH_BERT, **DECAY, "pooling": "mean", "attend": False},
+            **{"batch_size": 128, "margin": 0.05, "grad_clip": 2.0},
+        },
     },
     "grid+BERT": {"OMIT": WITH_RESNEXT | HELD | SMALLER, "VSE∞": WITH_RESNEXT | HELD | DECAY},
     "grid+BiGRU": {

@@ -74,6 +74,12 @@ def test_a_short_run_of_bicro_warms_up_on_half_of_a_batch() -> None:
     assert (s["warmup_epochs"], s["epochs"], s["method_options"]["keep_ratio"]) == (3, 2, 0.5)
 
 
+def test_chan_clips_as_its_scores_are_scaled() -> None:
+    """A tenth of 2, as its scores and their margin are a tenth of the official ones."""
+    s = resolve("plain", model="chan", dataset="f30k", preset="paper", data_options={"root": "x"})
+    assert (s.schedule.grad_clip, s.method_options.margin) == (0.2, 0.005)
+
+
 def test_published_warm_up_of_decl() -> None:
     for dataset, usual, high in (("f30k", 5, 2), ("coco", 2, 1), ("cc152k", 5, 5)):
         rates = (0, 0.2, 0.4, 0.6, 0.8)
