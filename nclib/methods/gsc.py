@@ -52,18 +52,26 @@ class GSCOptions(Options):
     tau: float = option(0.07, above=0, help="temperature of InfoNCE and of the predictions")
     beta: float = option(0.7, above=0, high=1, help="share of the last epoch in the weights; 1: no memory")
     drop: float = option(0.0, low=0, high=0.9, help=DROP)
+    words: str = option(
+        "attention",
+        choices=("attention", "positions"),
+        help="how SGR compares captions: words attend over words, as in the official code of GSC, or word k "
+        "meets word k, as in that of GSC+",
+    )
 
 
 # ------------------------------------------------------------------------------- similarities in one modality
 
 
-def own_similarities(network: Matcher, images: Any, captions: Any) -> tuple[Tensor, Tensor]:
+def own_similarities(
+    network: Matcher, images: Any, captions: Any, words: str = "attention"
+) -> tuple[Tensor, Tensor]:
     r"""Compare the images of a batch with each other, and the captions with each other.
 
     SGR: both pass its similarity encoder, as published. Between two images, region r meets region r; between
-    two captions, the words of one attend over the words of the other. A sample does not differ from itself,
-    so that squared differences of images are raised by 1e-6 and the global vectors of one side of the
-    captions by 1e-3.
+    two captions, the words of one attend over the words of the other, or word k meets word k. A sample does
+    not differ from itself, so that squared differences are raised by 1e-6; where words attend, the global
+    vectors of one side of the captions are raised by 1e-3.
 
     Other models: the cosine of global vectors, without a sigmoid. In dual encoders this is the similarity of
     the model itself. Models with fragments take the means of their regions and words, one product in place of
@@ -74,6 +82,7 @@ def own_similarities(network: Matcher, images: Any, captions: Any) -> tuple[Tens
     network : Matcher
     images, captions
         Encodings of a batch by ``network``.
+    words : {"attention", "positions"}
 
     Returns
     -------
@@ -83,15 +92,23 @@ def own_similarities(network: Matcher, images: Any, captions: Any) -> tuple[Tens
     if not isinstance(network, SGR):
         v, t = (F.normalize(x.float(), dim=-1) for x in global_vectors(images, captions))
         return v @ v.T, t @ t.T
-    with torch.autocast(images.vectors.device.type, enabled=False):
-        v, r = images.vectors.to(network.dtype), images.regions.to(network.dtype)
-        whole = network.global_similarity((v[:, None] - v).square() + APART)  # (B, B, S)
-        local = network.local_similarity((r[:, None] - r).square() + APART)  # (B, B, R, S)
-        nodes = l2(torch.cat([whole[:, :, None], local], dim=2))
-        G_v = network.score(network.graph(nodes.flatten(0, 1), None)).view(len(v), len(v)).sigmoid()
+    G_v = _by_position(network, images.vectors, images.regions)
+    if words == "positions":
+        return G_v, _by_position(network, captions.vectors, captions.words)
     # Words beyond a caption's length are zero: they change the length of a context, which is made 1.
     sources = ImageEncoding(captions.vectors + APART**0.5, captions.words)
-    return G_v.float(), network.similarity(sources, captions).float()
+    return G_v, network.similarity(sources, captions).float()
+
+
+def _by_position(network: SGR, v: Tensor, parts: Tensor) -> Tensor:
+    """Compare samples by their global vectors (B, D) and fragment with fragment, (B, n, D), as (B, B)."""
+    with torch.autocast(v.device.type, enabled=False):
+        v, parts = v.to(network.dtype), parts.to(network.dtype)
+        whole = network.global_similarity((v[:, None] - v).square() + APART)  # (B, B, S)
+        local = network.local_similarity((parts[:, None] - parts).square() + APART)  # (B, B, n, S)
+        nodes = l2(torch.cat([whole[:, :, None], local], dim=2))
+        found = network.score(network.graph(nodes.flatten(0, 1), None)).view(len(v), len(v)).sigmoid()
+        return found.float()
 
 
 # ----------------------------------------------------------------------------------------- losses and weights
@@ -158,6 +175,13 @@ class GSC(Method):
         self.a: list[Tensor] = []  # smoothed posteriors of each network, float64 (N,)
         self.b: list[Tensor] = []  # smoothed predictions
 
+    def prepare(self, network: Matcher) -> Matcher:
+        if self.options.words == "positions" and not isinstance(network, SGR):
+            raise ValueError(
+                "words='positions' is a comparison by SGR; take model='sgr', or leave words at 'attention'"
+            )
+        return network
+
     # -- warm-up, where a user asks for it: the same losses, all weights 1 -------------------------------
 
     def warmup_step(self, loop: Loop, batch: Batch) -> Terms:
@@ -189,7 +213,7 @@ class GSC(Method):
         o, k = self.options, loop.active
         images, captions = encode(loop, training_view(loop, batch, o.drop), k)
         S = compare(loop, k, images, captions)
-        loss, c = structure(*own_similarities(loop.networks[k], images, captions), omega)
+        loss, c = structure(*own_similarities(loop.networks[k], images, captions, o.words), omega)
         contrast = omega * losses.info_nce(S, o.tau) / 2  # (B,)
         terms = {"contrast": contrast.mean(), "structure": o.gamma * loss.mean()}
         return terms, c, predictions(S, o.tau)
@@ -245,7 +269,7 @@ class GSCPlus(GSC):
     """GSC+, two networks; ``options`` is a :class:`GSCOptions`.
 
     Both use weights from the end of the last epoch. The official code of GSC+ compares two captions word by
-    word as it does regions; here, as in that of GSC, words attend over words.
+    word as it does regions (``words="positions"``); by default, as in that of GSC, words attend over words.
     """
 
     n_networks = 2

@@ -42,6 +42,7 @@ VARIANTS: dict[str, tuple[dict[str, Any], ...]] = {
     "in2r": ({"center": "batch"}, {"elite": False}, {"refine": False}, {"soft_target": True}),
     "cream": ({"filter": "none"}, {"mined_gradient": True}),
     "pcsr": ({"entropy": "sample"}, {"votes": "warm-up", "warmup_epochs": 1}, {"duplicates": "released"}),
+    "gsc_plus": ({"words": "positions", "model": "sgr"},),
     "crank": ({"select": "none", "loss": "gce"},),
     "repair": (
         {"replace": "image"},

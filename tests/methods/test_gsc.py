@@ -160,6 +160,23 @@ def test_sgr_compares_regions_by_position_and_words_by_attention():
     assert not torch.allclose(G_t, G_t.T)  # the words of one side ask
 
 
+def test_sgr_compares_words_by_position_where_asked():
+    network, images, captions = encoded("sgr")
+    with torch.no_grad():
+        G_v, G_t = own_similarities(network, images, captions, "positions")
+        assert torch.equal(G_v, own_similarities(network, images, captions)[0])
+        for i in range(3):
+            for j in range(3):
+                whole = (captions.vectors[i] - captions.vectors[j]) ** 2 + 1e-6
+                local = (captions.words[i] - captions.words[j]) ** 2 + 1e-6  # zeros after the last word
+                assert G_t[i, j].item() == pytest.approx(sgr_score(network, whole, local), abs=1e-5)
+
+
+def test_positions_of_words_need_sgr(tmp_path):
+    with pytest.raises(ValueError, match="take model='sgr', or leave words at 'attention'"):
+        tiny.run("gsc_plus", tmp_path, words="positions")
+
+
 @pytest.mark.parametrize("name", ["vse", "scan", "saf", "sgraf"])
 def test_other_models_compare_global_vectors(name):
     network, images, captions = encoded(name)
