@@ -81,7 +81,7 @@ def half_replacement(query: Tensor, bank: Tensor, score: Callable[[Tensor], Tens
 @register(
     "repair",
     summary="co-teaching with a memory bank: rank-correlation labels, half-replaced noisy pairs",
-    paper="Zheng et al., arXiv 2403.08224",
+    paper="Zheng et al., 2024, arXiv 2403.08224",
 )
 class REPAIR(CoTeaching):
     """Algorithm 1 of the paper; ``options`` is a :class:`REPAIROptions`."""

@@ -15,14 +15,14 @@ LESSONS = (
     "omit",
     "repair",
     "uot_rcl",
-    "gsc",
-    "cream",
-    "in2r",
-    "sps",
-    "pcsr",
     "crank",
 )
-FAMILIES = {"coteaching": ("ncr", "bicro", "mscn"), "negatives": ("decl", "rcl", "crcl")}
+FAMILIES = {
+    "coteaching": ("ncr", "bicro", "mscn"),
+    "negatives": ("decl", "rcl", "crcl"),
+    "relations": ("gsc", "sps"),
+    "neighbours": ("cream", "pcsr", "in2r"),
+}
 SECTIONS = (
     "The problem",
     "The idea in four pictures",
@@ -55,7 +55,7 @@ def test_sections_come_in_the_order_of_a_lesson(name: str) -> None:
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_family_has_a_section_for_each_method(name: str) -> None:
     methods = FAMILIES[name]
-    assert tuple(chapter(name).VIEWS) == methods
+    assert tuple(m for m in chapter(name).VIEWS if not m.endswith("_plus")) == methods
     text = "\n".join(c.source for c in cells(name) if c.cell_type == "markdown")
     titles = re.findall(r"^## (.+)$", text, re.MULTILINE)
     common = ["The run", "Side by side", "Exercises", "Read next"]

@@ -29,10 +29,10 @@ ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = {path.stem: path for path in sorted((ROOT / "notebooks").glob("*.ipynb"))}
 PLANTED = {"dataset": "planted", "model": "vse", "epochs": 2, "mrate": 0.4}
 TINY = {
-    **dict.fromkeys(("coteaching", "cream", "gsc", "l2rm", "negatives"), PLANTED),
+    **dict.fromkeys(("coteaching", "l2rm", "negatives", "neighbours", "relations"), PLANTED),
     **{
         name: {**PLANTED, "warmup_epochs": 1, "batch_size": 16, "baseline": "none"}
-        for name in ("repair", "in2r", "sps", "pcsr", "crank")
+        for name in ("repair", "crank")
     },
     "noisy_correspondence": {"size": "small"},
     "which_noise": {"dataset": "planted"},
@@ -66,6 +66,7 @@ ONE_SIZE = {
     "leaderboard",
     "losses",
     "limits",
+    "methods_map",
     "photographs",
     "results_l2rm",
     "results_omit",
@@ -79,9 +80,11 @@ OTHERS = [
     *(("coteaching", {"method": name}) for name in ("bicro", "mscn")),
     ("negatives", {"method": "rcl"}),
     ("negatives", {"method": "crcl", "options": {"schedules": 2, "schedule_epochs": 1}}),
+    *(("neighbours", {"method": name, "options": {"warmup_epochs": 1}}) for name in ("pcsr", "in2r")),
+    *(("relations", {"method": name}) for name in ("gsc_plus", "sps")),
 ]
 # Chapters that show the same from a store of what they trained; the build executes all others from theirs.
-SHOWN_AGAIN = {"category_baselines", "in2r", "repair"}
+SHOWN_AGAIN = {"category_baselines", "repair"}
 OF_TABLES = {"advice", "costs", "field"}
 pytestmark = pytest.mark.filterwarnings("ignore")  # the kernel's own warnings are not ours
 

@@ -105,7 +105,8 @@ def own(run: Finished, views: Views) -> None:
         print(f"the section on {method} shows this run")
         return
     for view in views[method]:
-        display(view(run))
+        shown = view(run)
+        print("nothing to draw") if shown is None else display(shown)
 
 
 def beside(record: Record, given: Mapping[str, Any], mode: str) -> dict[str, Record]:

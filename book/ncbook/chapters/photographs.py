@@ -102,6 +102,17 @@ def rate_rows(runs: pd.DataFrame, protocol: str, name: str, value: str = "rsum")
     return show(table.loc[rows], name, caption)
 
 
+def last_epoch(method: str, diagnostic: str, words: str) -> str:
+    """Say between which values a diagnostic of the last epoch lies in the recorded runs of a method."""
+    runs = photograph_runs()
+    own = runs[runs["label"] == method]
+    values = own[diagnostic].dropna() if diagnostic in own else own["mrate"].iloc[:0]
+    if values.empty:
+        return f"No recorded runs of {method} on photographs here have this diagnostic: {words}."
+    low, high = (f"{value:.3g}" for value in (values.min(), values.max()))
+    return f"Over {len(values)} recorded runs on photographs, {words}: {low} to {high}."
+
+
 def part_runs(rate: float) -> pd.DataFrame:
     """Return the runs of :data:`PARTS` on Flickr8K at a mismatch rate, with a column ``label``."""
     runs = recorded(preset="standard", dataset="f8k", model="bow", mrate=rate, protocol="images")
