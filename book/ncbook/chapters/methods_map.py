@@ -110,7 +110,7 @@ def grid() -> Styler:
     cells = cells.rename(index=SIGNALS, columns=FATES).rename_axis(index=None, columns=None)
     caption = (
         "Rows: a pair is suspected because ... Columns: a suspect pair ... ● networks, ◇ needs known clean "
-        "pairs; seconds of training: median of the recorded runs on Flickr8K, model bow, made beside other work"
+        "pairs; seconds of training: median of the recorded runs on Flickr8K, model bow, beside other work"
     )
     style = show(cells, "map", caption)
     return style.set_properties(**{"text-align": "left", "vertical-align": "top"})
