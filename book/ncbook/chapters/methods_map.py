@@ -17,7 +17,7 @@ SIGNALS = {
     "loss": "its loss is large, by a mixture",
     "score": "it scores low in its batch",
     "relations": "its picture and its caption have other neighbours",
-    "clean": "a network that learned from clean pairs says so",
+    "clean": "a network that learned from clean pairs suspects it",
 }
 FATES = {
     "kept": "is trained like any other",
