@@ -18,7 +18,6 @@ from ncbook.compare import paired
 from ncbook.demo import is_stored, kept_arrays, source_of
 from ncbook.demo import opened as opened
 from ncbook.demo import trained as trained
-from ncbook.notebook import in_warmup
 from nclib import plots
 from nclib.common.options import defaults, rules
 from nclib.data import Dataset
@@ -460,11 +459,3 @@ def gains(
     found = gain.groupby([*by, among]).agg(["mean", "std", "min", "max", "count"])
     found.columns = ["mean gain", "standard deviation", "smallest gain", "largest gain", "seeds"]
     return found
-
-
-def tested_in_warmup(runs: pd.DataFrame, method: str) -> None:
-    """Print how many recorded runs of a method were best on validation before it began to act."""
-    own = runs[runs["label"] == method] if not runs.empty else runs
-    if len(own):
-        early = int(in_warmup(own).sum())
-        print(f"{early} of {len(own)} recorded runs of {method} were best on validation within warm-up")
