@@ -165,7 +165,7 @@ def _put_together(
         values["combined"] = join(stacked, captions)
     target = np.arange(cuts[1]) < cuts[0]
     measured = {key: auc(value[: cuts[1]], target) for key, value in values.items()}
-    # A constant score, such as that of siblings without any, comes last.
+    # A constant score, such as that of siblings where a picture has one caption, is never chosen.
     best = name if name in values else max(measured, key=lambda k: (np.ptp(values[k]) > 0, measured[k] or 0))
 
     def fit(rows: Indices, of: Indices) -> Array:
