@@ -104,7 +104,7 @@ def find_copies(pairs: Pairs, neighbours: Neighbours) -> Copies:
     if pairs.texts is not None:
         words = [re.sub(r"[\W_]+", " ", text.casefold()).strip() for text in pairs.texts]
         said = first_of(np.where([not w for w in words], np.arange(len(words)).astype(str), words))
-        caption = _joined(len(said), said, caption)
+        caption = joined(len(said), said, caption)
     of = picture[pairs.image_of]
     use = pairs.usable
     times, claims = (_different(*g, use) for g in ((said, of), (of, caption)))
@@ -141,7 +141,7 @@ def find_copies(pairs: Pairs, neighbours: Neighbours) -> Copies:
 
 def first_of(values: Any) -> Indices:
     """Return for every value the place where it first occurs."""
-    group, _ = pd.factorize(values)
+    group, _ = pd.factorize(pd.Series(values))
     return np.unique(group, return_index=True)[1][group]
 
 
@@ -151,7 +151,7 @@ def _different(group: Indices, other: Indices, use: NDArray[np.bool_]) -> Indice
     return np.bincount(pairs[:, 0], minlength=len(group) and int(group.max()) + 1)[group]
 
 
-def _joined(n: int, *links: Indices) -> Indices:
+def joined(n: int, *links: Indices) -> Indices:
     """Return the first member of the group of every item, which is linked with ``links``."""
     start, end = np.tile(np.arange(n), len(links)), np.concatenate(links)
     graph = coo_array((np.ones(len(end), bool), (start, end)), (n, n))
@@ -173,7 +173,7 @@ def _linked(
     distance = np.where(known, 1 - cosines, np.inf)
     reach = max(EXACT, NEAR * float(np.median(distance[some].min(1)))) if some.any() else EXACT
     links = np.where((distance <= reach) & (ids >= 0) & good[:, None], ids, own[:, None])
-    group = np.where(good, _joined(len(rows), first_of(key), *links.T), own)
+    group = np.where(good, joined(len(rows), first_of(key), *links.T), own)
     last = np.where(known, distance, 0).max(1, initial=0)
     crowded = some & known.all(1) & (last <= CROWDED * float(np.median(last[some]))) if some.any() else some
     return group, crowded
