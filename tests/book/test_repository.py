@@ -24,6 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 TOP = {
     *("book", "nclib", "notebooks", "tests", "tools", "_config.yml", "_toc.yml", "environment.yml"),
     *("README.md", "pyproject.toml", "Makefile", "LICENSE", "CITATION.cff", ".ci", ".gitignore"),
+    *("CONTRIBUTING.md", ".github"),
 }
 
 
