@@ -15,6 +15,7 @@ from nclib.models.encoders import WordEmbedding, word_mask, xavier_linear
 from nclib.models.pvse import SENTENCES, FragmentAttention, ResidualPooling, SentenceEncoder, SetEncoding
 from nclib.models.region_words import PictureMatcher
 from nclib.models.registry import register
+from nclib.models.vse_inf import UNKNOWN, keep_rows
 
 COMPARES = ("probability", "dot")
 # The official run for MS-COCO: twice 30 epochs, a tenth of the rate in the second half.
@@ -25,10 +26,30 @@ PUBLISHED = {
     "epochs": 60,
     "decay": "cosine",
     "decay_every": 30,
-    "model_options": {"sigma": 1.0, "slope": 15.0, "shift": 15.0},
+    "model_options": {"sigma": 1.0, "slope": 15.0, "shift": 15.0, "caption_drop": 0.1},
 }
 FIXED_DRAWS = 2101
 """Seed of the draws used in evaluation. All samples share them, so that scores do not depend on the batch."""
+
+
+def with_words_dropped(tokens: Tokens, drop: float, unknown: int) -> Tokens:
+    """Make words unknown at random, then drop a share of the words; the first and the last token stay.
+
+    Parameters
+    ----------
+    tokens : Tokens
+    drop : float, in (0, 1)
+        Probability of the first, and share, rounded down, of the second.
+    unknown : int
+        Id of the unknown word.
+    """
+    shape, place = tokens.ids.shape, torch.arange(tokens.ids.shape[1])
+    last = torch.tensor(tokens.lengths)[:, None] - 1
+    inner = (place > 0) & (place < last)  # (C, W)
+    ids = tokens.ids.masked_fill((inner & (torch.rand(shape) < drop)).to(tokens.ids.device), unknown)
+    rank = torch.rand(shape).masked_fill(~inner, 1.0).argsort(1).argsort(1)
+    left_out = inner & (rank < (drop * inner.sum(1, keepdim=True)).long())
+    return Tokens(*keep_rows((place <= last) & ~left_out, ids))
 
 
 @register("pcme", summary="Gaussian embeddings, match probability of samples", paper="CVPR 2021")
@@ -52,6 +73,10 @@ class PCME(PictureMatcher):
     kl, sentence : float, {"last_token", "final"}
         Weight of the divergence in :meth:`own_loss`; which states of the BiGRUs are read, as in
         :class:`~nclib.models.pvse.SentenceEncoder`.
+    caption_drop : float
+        In training: probability that a word becomes the unknown word, and share of the words, rounded down,
+        that then vanish; 0.1 in the official code. Random erasing, there in a fifth of the pictures, has no
+        counterpart here.
     word_vectors : str
         A ``.npy`` file that the word embeddings start from; see
         :class:`~nclib.models.region_words.RegionWordMatcher`.
@@ -69,6 +94,7 @@ class PCME(PictureMatcher):
     shift: float = option(3.0)
     kl: float = option(1e-5)
     sentence: str = option("last_token", choices=SENTENCES)
+    caption_drop: float = option(0.0, low=0, below=1)
     word_vectors: str = option("", file=True)
     held_words: int = option(0, low=0)
 
@@ -110,6 +136,8 @@ class PCME(PictureMatcher):
     def encode_captions(self, tokens: Tokens) -> SetEncoding:
         """Encode captions as means, log deviations and samples (C, J, D)."""
         tokens = self.check_tokens(tokens)
+        if self.training and self.caption_drop:
+            tokens = with_words_dropped(tokens, self.caption_drop, min(UNKNOWN, self.vocab_size - 1))
         words = self.embedding(tokens.ids[:, : max(tokens.lengths)])  # (C, W, word_dim)
         mask = word_mask(tokens.lengths, words.shape[1], words)
         mean, _ = self.text_pool(self.sentence_encoder(words, tokens.lengths), words, mask)

@@ -41,6 +41,7 @@ ADDED: dict[str, Any] = {
     **dict.fromkeys(("sps.drop", "gsc.drop", "gsc_plus.drop", "cream.drop"), 0.0),
     **dict.fromkeys(("gsc.words", "gsc_plus.words"), "attention"),
     **dict.fromkeys(("crank.kappa", "crank_plus.kappa"), 0.25),
+    "model_options.caption_drop": 0.0,
 }
 """Settings that were added after runs had been recorded, with the values under which a run is what it was
 before. Such a value is left out of names, so that they stay. ``"decay"`` is a setting of all runs,

@@ -10,7 +10,7 @@ from toy import fill, regions, words
 import nclib
 from nclib.common.tokens import Tokens
 from nclib.models import build
-from nclib.models.pcme import PCME
+from nclib.models.pcme import PCME, with_words_dropped
 from nclib.models.pvse import PVSE, FragmentAttention, ResidualPooling, SetEncoding
 from nclib.runs import experiment_of, resolve
 
@@ -231,6 +231,28 @@ def test_selected_and_joined_encodings_score_alike(name):
     joined = SetEncoding.concat([captions.select([3]), captions.select([0, 1]).detach()])
     assert len(joined) == 3
     torch.testing.assert_close(model.similarity(encoded, joined), scores[:, [3, 0, 1]])
+
+
+def test_pcme_drops_words_as_its_code_does():
+    tokens = Tokens(torch.arange(10, 32).repeat(400, 1), (22,) * 400)  # twenty words between two tokens
+    torch.manual_seed(0)
+    found = with_words_dropped(tokens, 0.1, 3)
+    assert set(found.lengths) == {20}  # two words vanish
+    assert (found.ids[:, [0, 19]] == torch.tensor([10, 31])).all()
+    unknown = (found.ids == 3).double()
+    assert unknown.mean().item() == pytest.approx(0.1 * 18 / 20, abs=0.01)
+    known = found.ids.masked_fill(found.ids == 3, 0)
+    assert all(torch.equal(row[row > 0], row[row > 0].unique()) for row in known)  # in their order
+    vanished = torch.bincount(found.ids.flatten(), minlength=32)[11:31] / 400
+    assert vanished.min() > 0.75  # 0.9 * 0.9, whatever the place
+    assert vanished.max() < 0.87
+    model = build("pcme", **SIZES, caption_drop=0.5)
+    few = Tokens(torch.randint(4, 9, (3, 6)), (6, 2, 1))
+    assert not torch.equal(model.encode_captions(few).vectors[0], model.encode_captions(few).vectors[0])
+    model.eval()
+    assert torch.equal(model.encode_captions(few).vectors, model.encode_captions(few).vectors)
+    short = with_words_dropped(few, 0.5, 3)
+    assert short.lengths == (4, 2, 1)
 
 
 def test_points_are_drawn_anew_in_training_only():
