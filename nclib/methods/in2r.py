@@ -62,7 +62,10 @@ class IN2ROptions(Options):
 
 
 class Refiner(nn.Module):
-    """Graph refiner: self-attention over the neighbours, residual, layer norm, mean, unit length."""
+    """Graph refiner: self-attention over the neighbours, residual, layer norm, mean, unit length.
+
+    Dropout is on the attention weights; in the official code on the projected output.
+    """
 
     def __init__(self, width: int, heads: int, dropout: float = 0.1) -> None:
         super().__init__()
