@@ -2,13 +2,15 @@ r"""CRANK: count the wrong pairs, then rank (a method of this book; no paper).
 
 Four parts, each kept because an ablation asks for it:
 
-1. *A bounded loss.* Warm-up with generalised cross entropy on all pairs but a held-out tenth of the pictures:
-   a wrong pair cannot dominate a batch. Every batch is a partial view, with some regions and words left out:
-   a wrong pair that must be recognised by any part of itself is hard to learn by heart.
-2. *Count.* No network has learned the held-out pairs. An image of one of them with a caption of another is
-   wrong for sure and scores as a wrong pair does. Right pairs hardly ever score as low as the lowest quarter
-   of these, so the share of wrong pairs is four times the share of held-out pairs there: Storey's estimator
-   of the share of true null hypotheses (JRSS B 2002), without a model of either distribution.
+1. *A bounded loss.* Warm-up with generalised cross entropy on all pairs but those of a held-out tenth of the
+   pictures, which stay in the batches as negatives: a wrong pair cannot dominate a batch. Every batch is a
+   partial view, with some regions and words left out: a wrong pair that must be recognised by any part of
+   itself is hard to learn by heart.
+2. *Count.* The network was not trained to match the held-out pairs. An image of one of them with a caption of
+   another is wrong for sure and scores as a wrong pair does. Right pairs hardly ever score as low as the
+   lowest quarter of these, so the share of wrong pairs is four times the share of held-out pairs there:
+   Storey's estimator of the share of true null hypotheses (JRSS B 2002), without a model of either
+   distribution.
 
    .. math:: \hat\pi=\min\Big(1,\;\frac{\#\{i\in H: s_i<q_\kappa(s^0)\}}{\kappa\,\#H}\Big)
 
@@ -147,7 +149,7 @@ class CRANK(Method):
     Options = CRANKOptions
     share: float = 0.0  # counted
 
-    # -- 1. warm-up with a bounded loss, on partial views, without the held-out pictures
+    # -- 1. warm-up with a bounded loss, on partial views; held-out pairs are negatives alone
 
     def warmup_step(self, loop: Loop, batch: Batch) -> Terms:
         o = self.options
