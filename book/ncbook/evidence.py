@@ -218,10 +218,10 @@ def best_other(
 ) -> list[Difference]:
     """Return ours minus the best of the others, by mean, under every condition where both were recorded.
 
-    Only others with every seed of ours count, so that the best is chosen among equals; conditions with fewer
-    than ``least`` of them are left out. ``against`` ends the name of a difference; † marks a run tested at an
-    epoch of its warm-up. ``ours`` and ``others`` (by default all recorded) are values of ``column``; the rest
-    is as in :func:`compare`.
+    Every other with a seed of ours counts, by the mean difference over the seeds that both have; conditions
+    with fewer than ``least`` others are left out. ``against`` ends the name of a difference; † marks a run
+    tested at an epoch of its warm-up. ``ours`` and ``others`` (by default all recorded) are values of
+    ``column``; the rest is as in :func:`compare`.
     """
     rivals = set(table.get(column, ())) if others is None else set(others)
     found = []
@@ -230,7 +230,7 @@ def best_other(
         differences = []
         for other in sorted(rivals - {ours}):
             d = paired(mine, select(part, **{column: other}), value, digits=digits)
-            if d.n and d.n == mine["seed"].nunique():
+            if d.n:
                 differences.append((d.mean, other, d))
         if len(differences) >= least:
             _, best, d = min(differences, key=lambda item: item[0])

@@ -22,6 +22,7 @@ from ncbook.evidence import (
     UNSEEN,
     UNTESTED,
     Line,
+    best_other,
     conclude,
     line_of,
 )
@@ -344,6 +345,18 @@ def test_counts_and_sheets(found, made):
         assert [r["verdict"] for r in in_file] == [cells[1].text for _, cells in sheet.rows]
     assert len(ncbook.verdicts_figure(counted).axes) == 1
     assert len(ncbook.best_other_differences(made)) == 7
+
+
+def test_no_rival_is_dropped_for_having_fewer_seeds():
+    values = {"l2rm": (300, 310, 320), "ncr": (290, 300, 310), "rcl": (None, 325, 330)}
+    rows = [
+        {"method": method, "mrate": 0.4, "seed": seed, "rsum": value}
+        for method, of_seeds in values.items()
+        for seed, value in enumerate(of_seeds)
+        if value is not None
+    ]
+    (d,) = best_other(pd.DataFrame(rows), "method", "l2rm", least=2, conditions=["mrate"])
+    assert (d.values, "best of 2 others (rcl)" in d.name) == ((-15.0, -10.0), True)
 
 
 def test_the_file_of_claims_names_rules_and_options_that_exist():
