@@ -104,7 +104,7 @@ def grid() -> Styler:
     seconds = table["seconds"].map("{:.0f}\N{NO-BREAK SPACE}s".format, na_action="ignore").fillna("")
     marks = [n * "●" + bool(clean) * "◇" for n, clean in zip(table["networks"], table["clean"], strict=True)]
     small = table["year"] + " " + marks + " " + seconds
-    table["chip"] = [f"{_link(row)} <small>{small[label]}</small>" for label, row in table.iterrows()]
+    table["chip"] = [f"{_link(row)} {small[label]}" for label, row in table.iterrows()]
     cells = table.groupby(["signal", "fate"], sort=False)["chip"].agg("<br>".join).unstack("fate")
     cells = cells.reindex(index=list(SIGNALS), columns=list(FATES)).fillna("")
     cells = cells.rename(index=SIGNALS, columns=FATES).rename_axis(index=None, columns=None)
