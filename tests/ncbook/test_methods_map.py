@@ -18,7 +18,7 @@ NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
 
 
 def test_every_method_and_every_plain_loss_is_on_the_map() -> None:
-    losses = set(rules(PlainOptions)["loss"].choices) - {"own"}
+    losses = set(rules(PlainOptions)["loss"].choices or ()) - {"own"}
     methods = set(nclib.methods.available()) - {"plain"}
     assert set(page.IDEAS) == methods | {f"plain ({loss})" for loss in losses}
 
