@@ -24,8 +24,6 @@ from scipy.special import expit, logit
 from nclib.auditing.share import BINS, Calibration, Curve, Share, interval
 
 Array = NDArray[np.float64]
-#: Probability beforehand that the calibration does not hold: usually, and where scores contradict each other.
-UNSEEN, OPEN = 0.1, 0.5
 #: Priors of the log odds of epsilon, of a, c and of the log odds of b: means and spreads.
 MEANS = np.array([logit(0.03), -2.0, 0.7, -2.5])
 SPREADS = np.array([0.8, 1.2, 0.5, 1.2])
@@ -107,11 +105,10 @@ def relabelled(
         _posterior(partial(likelihood, holds=holds), len(base), rng) for holds in (True, False)
     )
     # The interval of a calibration is one for the case that it holds: only doubt that labels add counts.
-    # Where the interval is wider, as scores contradict each other or are weak, the doubt is there before.
-    sure = not found.reason and found.share == interval(found.shares)
-    before = UNSEEN if sure else OPEN
-    unseen = 1.0 if found.reason else float(expit(logit(before) + against - for_it))
-    n = round(DRAWS * (max(0.0, (unseen - before) / (1 - before)) if sure else unseen))
+    # Where scores contradict each other or are weak, the doubt is there before.
+    sure = not found.reason and found.doubt < 0.5
+    unseen = 1.0 if found.reason else float(expit(logit(found.doubt) + against - for_it))
+    n = round(DRAWS * (max(0.0, (unseen - found.doubt) / (1 - found.doubt)) if sure else unseen))
     draws = np.concatenate([held[: DRAWS - n], other[:n]])
     p = np.concatenate([chance(held[: DRAWS - n], slice(None), True), chance(other[:n], slice(None), False)])
     # A labelled pair is wrong as its label says, unless the label is mistaken.

@@ -24,6 +24,8 @@ EXCHANGED, MOST_EXCHANGED, PLANTED, FEWEST_PLANTED, MOST_PLANTED = 5000, 200_000
 SAME = 1e-5
 #: Area under the ROC curve of the score on exchanged pairs, below which it is weak; fits of a combination.
 WEAK, FITS = 0.8, 5
+#: Probability beforehand that a calibration does not hold where scores contradict each other or are weak.
+DOUBT = 0.5
 
 
 @dataclass(frozen=True)
@@ -118,7 +120,8 @@ def settled(
     however they became wrong. Other scores ask neighbours and siblings, by which wrong pairs can fit better
     than exchanged ones. So a score is in use only if the interval of its share meets that of the cosine: else
     the scores of siblings and neighbours are left out, and then all but the cosine. Where scores contradict
-    each other, and where the score is weak, the interval of the share holds those of all.
+    each other, where the score is weak, and where its interval does not hold the share by the cosine, the
+    interval of the share holds those of all.
     """
     captions, images = (np.concatenate(x) for x in zip(*queries.sets, strict=True))
     cuts = np.cumsum([len(rows) for rows, _ in queries.sets])[:-1]
@@ -140,9 +143,11 @@ def settled(
         tried.append((scored.name, found.share))
         if found.reason or found.share.meets(cosine.share):
             break
-    if len(tried) > 1 or (scored.auroc[scored.name] or 0) < WEAK:
+    doubtful = len(tried) > 1 or (scored.auroc[scored.name] or 0) < WEAK
+    if doubtful or not found.share.low <= cosine.share.value <= found.share.high:
         _, low, high = zip(*(share for _, share in tried), cosine.share, strict=True)
-        found = replace(found, share=Share(found.share.value, min(low), max(high)))
+        share = Share(found.share.value, min(low), max(high))
+        found = replace(found, share=share, doubt=DOUBT if doubtful else found.doubt)
     return scored, found, tried, cosine.share
 
 

@@ -71,12 +71,15 @@ class Calibration:
         Share of wrong pairs by each row of the curves.
     reason : str
         Why there are no probabilities.
+    doubt : float
+        Probability beforehand that wrong pairs are not like exchanged ones.
     """
 
     curves: list[Curve]
     share: Share
     shares: Array
     reason: str = ""
+    doubt: float = 0.1
 
     def __call__(self, score: NDArray[np.floating[Any]], kind: NDArray[Any] | None = None) -> Array:
         """Return P(wrong), its lower and its upper end for every score, (3, n)."""

@@ -151,6 +151,17 @@ def test_a_model_in_the_folder_is_read_and_not_trained(tmp_path, monkeypatch, ca
         ]
 
 
+def test_copies_of_a_picture_share_a_fold(tmp_path):
+    features, texts, of = planted(80, 1)
+    features, texts = np.tile(features, (3, 1)), texts * 3
+    features[160:] *= 1.001  # stored again
+    of = np.arange(240)
+    _, captions = crossfit.crossfit(features, texts, of, np.ones(240, bool), folder=tmp_path, progress=False)
+    fold = np.abs(captions.reshape(3, 80, 2, -1)).sum(3).argmax(2)
+    assert (fold == fold[0]).all()
+    assert fold.any()
+
+
 @pytest.mark.slow
 def test_wrong_captions_score_lower_in_every_fold(tmp_path):
     features, texts, of = planted(300, 1)
