@@ -153,7 +153,8 @@ def test_a_model_in_the_folder_is_read_and_not_trained(tmp_path, monkeypatch, ca
 
 def test_copies_of_a_picture_share_a_fold(tmp_path):
     features, texts, of = planted(80, 1)
-    features, texts = np.tile(features, (3, 1)), texts * 3
+    texts = [f"{text} {i}" for i, text in enumerate(texts)] * 3
+    features = np.tile(features, (3, 1))
     features[160:] *= 1.001  # stored again
     of = np.arange(240)
     _, captions = crossfit.crossfit(features, texts, of, np.ones(240, bool), folder=tmp_path, progress=False)
