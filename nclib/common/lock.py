@@ -48,7 +48,7 @@ def sole_writer(folder: Path) -> Iterator[None]:
             f"{folder} is being written by {holder or 'another process'}; wait for it, or choose another out"
         ) from error
     except (OSError, ValueError) as error:
-        raise ValueError(f"{folder}: {error}; choose another folder") from error
+        raise ValueError(f"out: {folder} cannot be written ({error}); choose another folder") from error
     with held:
         with contextlib.suppress(OSError):  # a full disk; the name is only for the message above
             note.write_text(f"process {os.getpid()} on {platform.node()}\n", "utf8")

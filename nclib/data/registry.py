@@ -171,7 +171,7 @@ def available(task: str | None = None) -> Catalogue:
     --------
     >>> from nclib import data
     >>> sorted(data.available("categories"))[:3]
-    ['category_file', 'emoji_category', 'nuswide']
+    ['category_file', 'emoji_category', 'fashion_category']
     >>> print(data.available("pairs")["planted"])
     synthetic concepts behind regions and words; tiny, for tests and checks
     """

@@ -461,7 +461,7 @@ def test_data_with_categories_are_looked_at_too(tmp_path):
 def test_an_unknown_grid_is_refused():
     done = subprocess.run([sys.executable, grid.__file__, "robst", "--list"], capture_output=True, text=True)
     assert done.returncode == 1
-    assert done.stderr.startswith("there is no grid 'robst'; did you mean 'robust'? there are: category")
+    assert done.stderr.startswith("there is no grid 'robst'; did you mean 'robust'? there are: averaged")
 
 
 TABLES = sorted((ROOT / "book" / "results").glob("*.csv"))

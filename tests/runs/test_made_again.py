@@ -91,10 +91,11 @@ def test_what_differs_is_told_and_by_how_much(made, tmp_path, capsys):
 def test_a_record_from_before_its_numbers_moved_is_counted_apart(made, monkeypatch, tmp_path, capsys):
     for method in ("plain", "mrl"):
         made[method].save(tmp_path / f"{method}.json")
-    monkeypatch.setattr(identity, "MOVED", {"method mrl": 3})
+    monkeypatch.setattr(identity, "MOVED", {"method mrl": identity.NUMERICS + 1})
     assert cli.main(["records", "verify", str(tmp_path)]) == 0
     said = capsys.readouterr().out
-    assert re.search(rf"older     mrl\.json .*: numerics {identity.NUMERICS}, its numbers moved at 3\n", said)
+    numbers = f"numerics {identity.NUMERICS}, its numbers moved at {identity.NUMERICS + 1}"
+    assert re.search(rf"older     mrl\.json .*: {numbers}\n", said)
     assert "\n1 same, 1 older, of 2 records; " in said
 
 

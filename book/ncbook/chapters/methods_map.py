@@ -73,8 +73,13 @@ IDEAS = {
 }  # fmt: skip
 
 
-def facts() -> pd.DataFrame:
+def facts(networks: int = 0) -> pd.DataFrame:
     """Return what the map says, one row per method or plain loss.
+
+    Parameters
+    ----------
+    networks : int
+        Keep methods that train so many networks; 0 keeps all.
 
     Returns
     -------
@@ -90,7 +95,7 @@ def facts() -> pd.DataFrame:
     table["paper"] = table["paper"].where(table["paper"] != "", papers).replace("", "this book")
     table["year"] = table["paper"].str.extract(r"\b((?:19|20)\d\d)\b", expand=False).fillna("")
     table["seconds"] = photographs.photograph_runs().groupby("label")["seconds"].median()
-    return table
+    return table[table["networks"] == networks] if networks else table
 
 
 def _link(idea: pd.Series[str]) -> str:
@@ -98,9 +103,9 @@ def _link(idea: pd.Series[str]) -> str:
     return f'<a href="{page}.html{"#" * bool(section)}{section}"><b>{idea["name"]}</b></a>'
 
 
-def grid() -> Styler:
+def grid(networks: int = 0) -> Styler:
     """Show every method where its signal, a row, meets the fate of a suspect pair, a column."""
-    table = facts()
+    table = facts(networks)
     seconds = table["seconds"].map("{:.0f}\N{NO-BREAK SPACE}s".format, na_action="ignore").fillna("")
     marks = [n * "●" + bool(clean) * "◇" for n, clean in zip(table["networks"], table["clean"], strict=True)]
     small = table["year"] + " " + marks + " " + seconds
@@ -116,9 +121,9 @@ def grid() -> Styler:
     return style.set_properties(**{"text-align": "left", "vertical-align": "top"})
 
 
-def details() -> Styler:
+def details(networks: int = 0) -> Styler:
     """Show the methods as a list, with citation and needs."""
-    table = facts()
+    table = facts(networks)
     columns = {
         "paper": table["paper"],
         "a suspect pair": table["how"],
