@@ -196,7 +196,7 @@ def test_a_full_disk_says_so_and_loses_nothing(room: int, tmp_path: Path, undist
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(ValueError, match=r"out: .*file.* cannot be written \(.*Not a directory.*\); choose another"):
+    with pytest.raises(ValueError, match=r"out: .*file.* cannot be written \(.*Not a directory.*\); choose"):
         nclib.run("l2rm", out=str(tmp_path / "file"), **RUN)
 
 
