@@ -52,7 +52,7 @@ def test_an_error_of_the_system_names_the_folder(tmp_path, monkeypatch):
         raise OSError(errno.EIO, "Input/output error")
 
     monkeypatch.setattr("fcntl.flock", broken)
-    with pytest.raises(ValueError, match="run cannot be written .*Input/output"), sole_writer(tmp_path / "run"):
+    with pytest.raises(ValueError, match=r"cannot be written .*Input/output"), sole_writer(tmp_path / "run"):
         pass
 
 
