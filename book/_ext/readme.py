@@ -40,7 +40,7 @@ JUDGED = (
     "**On a set that nothing was tuned on**, 42,072 product photographs with titles and the same model, "
     "CRANK {leads}: with {rate:.0%} wrong pairs it has {crank:.0f}, generalised cross entropy {gce:.0f}, "
     "L2RM {l2rm:.0f}, InfoNCE {infonce:.0f}. **Two networks averaged** are a cheap gain that a method with "
-    "two has to beat: generalised cross entropy, `networks=2`, has {pair:.0f} there and {own:.0f} on Flickr8K. "
+    "two has to beat: generalised cross entropy, `networks=2`, has {pair:.0f} there, {own:.0f} on Flickr8K. "
     "(Both from {seeds} so far; methods with two networks are not run there yet.)"
 )
 
