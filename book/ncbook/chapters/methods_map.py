@@ -79,7 +79,7 @@ def facts(networks: int = 0) -> pd.DataFrame:
     Parameters
     ----------
     networks : int
-        Keep methods that train so many networks; 0 keeps all.
+        Keep methods with this number of networks; 0 keeps all.
 
     Returns
     -------
