@@ -216,6 +216,7 @@ def effects_table(paper: str, runs: Runs) -> Table:
     study = STUDIES[paper]
     heads = [("printed", name) for name in dict.fromkeys(printed["dataset"])]
     heads += [("measured", name) for name in dict.fromkeys(measured["place"])]
+    shown = [(kind, *(part.strip() for part in name.partition(",")[::2])) for kind, name in heads]
     rows, lines = [], []
     for method in study.methods:
         for rate in sorted({*select(printed, method=method)["rate"]}):
@@ -223,7 +224,7 @@ def effects_table(paper: str, runs: Runs) -> Table:
             for kind, name in heads:
                 if kind == "printed":
                     found = select(printed, method=method, rate=rate, dataset=name)["share"]
-                    cells.append(f"{found.iloc[0]:.2f}" if len(found) else "–")
+                    cells.append(_number(found.iloc[0]) if len(found) else "–")
                 else:
                     own = select(measured, method=method, rate=rate, place=name)["share"]
                     cells.append(_share_text(own.iloc[0]) if len(own) else "not run")
@@ -233,13 +234,13 @@ def effects_table(paper: str, runs: Runs) -> Table:
     return Table(
         slug=f"effects-{paper.lower()}",
         title=f"{paper}: share of the loss won back, printed and measured",
-        kind="measured",
+        kind="effects",
         lines=[
             f"(method − {study.undefended}) / ({study.undefended} on {unharmed} − {study.undefended})",
             "Measured: mean over seeds, 95 % interval (seeds).",
         ],
         names=("method", "rate"),
-        columns=heads,
+        columns=shown,
         rows=rows,
         file=csv_text(["method", "rate", *(f"{kind}: {name}" for kind, name in heads)], lines),
     )
@@ -248,7 +249,11 @@ def effects_table(paper: str, runs: Runs) -> Table:
 def _share_text(share: Difference) -> str:
     low, high = share.interval
     interval = f"\n[{low:.2f}, {high:.2f}] ({share.n})" if share.n > 1 else "\n(1)"
-    return f"{share.mean:.2f}{interval}"
+    return f"{_number(share.mean)}{interval}"
+
+
+def _number(share: float) -> str:
+    return f"{round(share, 2) + 0.0:.2f}"  # no minus before a zero
 
 
 def _cell(text: str) -> Cell:

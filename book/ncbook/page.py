@@ -144,7 +144,13 @@ class Table:
         return f'<details class="nc-notes">{summary}<ol>{items}</ol></details>'
 
 
-KINDS = {"printed": "printed", "measured": "measured here", "ledger": "claims", "errata": "errata"}
+KINDS = {
+    "printed": "printed",
+    "measured": "measured here",
+    "effects": "printed and measured",
+    "ledger": "claims",
+    "errata": "errata",
+}
 
 
 def _e(text: str) -> str:

@@ -61,7 +61,7 @@ def pull(loss: Callable[[Tensor], Tensor], p: Tensor, batch: int = BATCH) -> Ten
 
 
 def gradient_figure() -> Figure:
-    """Draw value and pull of the losses over the probability of the given pair."""
+    """Draw value and pull of the losses, as shares of the largest, over the pair's probability."""
     p = torch.linspace(0.005, 0.995, 100, dtype=torch.float64)
     figure, ((left, right),) = plots.panels(1, 2, height=3.4)
     for label, (name, loss) in LOSSES.items():
@@ -72,10 +72,11 @@ def gradient_figure() -> Figure:
             S[0, 0] = (one * (BATCH - 1) / (1 - one)).log()
             values.append(float(loss(S)[0]))
         look = {"color": style["color"], "marker": style["marker"], "markevery": 12, "ms": 5, "label": name}
-        left.plot(p, values, **look)
-        right.plot(p, pull(loss, p), **look)
-    left.set(xlabel="probability of the given pair", ylabel="loss of the pair", ylim=(0, 12))
-    right.set(xlabel="probability of the given pair", ylabel="pull on the pair")
+        left.plot(p, np.array(values) / max(values), **look)
+        pulls = pull(loss, p)
+        right.plot(p, pulls / pulls.max(), **look)
+    left.set(xlabel="probability of the given pair", ylabel="loss, share of its largest", ylim=(0, 1.05))
+    right.set(xlabel="probability of the given pair", ylabel="pull, share of its largest", ylim=(0, 1.05))
     figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=9)
     return figure
 
