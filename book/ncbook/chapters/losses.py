@@ -146,10 +146,12 @@ def averaged_table(runs: Runs, dataset: str = "f8k") -> Styler | None:
     table = select(runs.retrieval, dataset=dataset, preset="standard", model="bow", protocol="images")
     if table.empty:
         return None
-    names = {"loss=infonce": "InfoNCE", "loss=gce": "GCE", "loss=gce, tau=0.1": "GCE, temperature 0.1"}
+    names = {("infonce", ""): "InfoNCE", ("gce", ""): "GCE", ("gce", ", tau=0.1"): "GCE, temperature 0.1"}
     rows = {
-        name + words: select(table, method="plain", variant=text + (f", networks={n}" if n > 1 else ""))
-        for text, name in names.items()
+        name + words: select(
+            table, method="plain", variant=f"loss={loss}{f', networks={n}' if n > 1 else ''}{tau}"
+        )
+        for (loss, tau), name in names.items()
         for n, words in AVERAGED.items()
     }
     rows |= {
@@ -162,7 +164,7 @@ def averaged_table(runs: Runs, dataset: str = "f8k") -> Styler | None:
         for name, own in rows.items()
         if len(own)
     }
-    shown = pd.DataFrame(cells).T.reindex(columns=["0", "0.4", "0.6"]).fillna("not run")
+    shown = pd.DataFrame(cells).T.reindex(columns=["0", "0.4", "0.6"]).astype(object).fillna("not run")
     name = DATA_NAMES[dataset]
     caption = f"Measured, {name}, preset standard, model bow, images exchanged: rSum by mismatch rate (seeds)"
     return show(shown, f"losses-averaged-{dataset}", caption)
