@@ -40,8 +40,8 @@ JUDGED = (
     "**On a set that nothing was tuned on**, 42,072 product photographs with titles and the same model, "
     "CRANK {leads}: with {rate:.0%} wrong pairs it has {crank:.0f}, generalised cross entropy {gce:.0f}, "
     "L2RM {l2rm:.0f}, InfoNCE {infonce:.0f}. **Two networks averaged** are a cheap gain that a method with "
-    "two has to beat: generalised cross entropy, `networks=2`, has {pair:.0f} there, {own:.0f} on Flickr8K. "
-    "(Both from {seeds} so far; methods with two networks are not run there yet.)"
+    "two has to beat: generalised cross entropy, `networks=2`, has {pair:.0f} there{taught}, and {own:.0f} "
+    "on Flickr8K. (Both from {seeds} so far.)"
 )
 
 
@@ -88,7 +88,7 @@ def content() -> str:
 def judged(rate: float) -> str:
     """Return what the set for judging says, and what two averaged networks are worth, in sentences."""
     from ncbook import load_runs
-    from ncbook.board import AVERAGED, ONE, scored
+    from ncbook.board import AVERAGED, ONE, TWO, scored
 
     table = scored(load_runs(preset="standard"))
     table = table[(table["model"] == "bow") & (table["protocol"] == "images") & (table["rate"] == rate)]
@@ -96,6 +96,9 @@ def judged(rate: float) -> str:
     mean = there[there["networks"] == ONE].groupby("label")["value"].mean()
     pairs = table[table["label"] == f"plain (gce){AVERAGED}"].groupby("dataset")["value"]
     seeds = max(there["seed"].nunique(), int(pairs.size().max()))
+    two = there[(there["networks"] == TWO) & ~there["label"].str.endswith(AVERAGED)]
+    best = two.groupby("label")["value"].mean().sort_values()
+    taught = f", where {len(best)} methods with two have {best.iloc[0]:.0f} to {best.iloc[-1]:.0f}"
     return JUDGED.format(
         rate=rate,
         leads="leads too" if mean.idxmax() == "crank" else "does not lead",
@@ -105,6 +108,7 @@ def judged(rate: float) -> str:
         infonce=mean["plain (infonce)"],
         pair=pairs.mean()["fashion44k"],
         own=pairs.mean()["f8k"],
+        taught=taught if len(best) else "",
         seeds="one seed" if seeds == 1 else f"{seeds} seeds",
     )
 
