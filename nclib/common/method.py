@@ -28,8 +28,8 @@ class TrainingMethod(ABC):
     Options : type
         Frozen dataclass whose fields are declared with :func:`~nclib.common.options.option`.
     settings : dict of str to dict
-        Values of schedule and options that the paper sets, under the name of a data set, under ``"paper"``
-        for all data sets, or under ``"quick"`` or ``"standard"`` for the preset of that name. They override
+        Values of schedule and options that the paper sets, under the name of a data set, under ``"quick"``
+        or ``"standard"`` for the preset of that name, or under ``"always"`` for all of these. They override
         the general preset; what the user gives overrides them.
     """
 

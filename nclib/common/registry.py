@@ -117,7 +117,7 @@ class Registry(Generic[T]):
         Returns
         -------
         dict
-            By name, of a data set those under ``paper`` among them; empty where the paper says nothing.
+            By name, those under ``always`` among them; empty where the paper says nothing.
 
         Raises
         ------
@@ -125,8 +125,7 @@ class Registry(Generic[T]):
             For an unknown name.
         """
         own = getattr(self[name].factory, "settings", {})
-        whole = own.get("paper", {}) if key not in ("quick", "standard") else {}
-        return {**whole, **own.get(key, {})}
+        return {**own.get("always", {}), **own.get(key, {})}
 
     def register(self, name: str, *, summary: str, paper: str = "") -> Callable[[C], C]:
         """Return a decorator that registers a class or function under ``name``, and returns it unchanged.

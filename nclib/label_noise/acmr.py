@@ -134,7 +134,7 @@ class ACMR(DeepMethod):
     Options = ACMROptions
     drop_last = True  # as in the official scripts; the triplet loss sums over the batch
     settings: ClassVar[dict[str, dict[str, Any]]] = {
-        "paper": {"lr_schedule": "constant"},
+        "always": {"lr_schedule": "constant"},
         "standard": {"batch_size": 64, "emb": 64},
         "quick": {"batch_size": 64, "emb": 64},  # the width of the other methods' spaces
         "wikipedia": {"batch_size": 64, "epochs": 50},

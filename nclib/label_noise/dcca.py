@@ -59,7 +59,7 @@ class DCCA(DeepMethod):
     Options: ClassVar[type] = DCCAOptions
     drop_last = True  # the covariance of a short batch is too noisy
     settings: ClassVar[dict[str, dict[str, Any]]] = {
-        "paper": {"lr_schedule": "constant"},
+        "always": {"lr_schedule": "constant"},
         "quick": BATCH,
         "standard": BATCH,
         "wikipedia": {"batch_size": 2173},  # all pairs at once

@@ -81,7 +81,7 @@ class DSCMR(DeepMethod):
 
     Options = DSCMROptions
     settings: ClassVar[dict[str, dict[str, Any]]] = {
-        "paper": {"lr_schedule": "constant"},
+        "always": {"lr_schedule": "constant"},
         **{name: {"batch_size": 100, **PUBLISHED} for name in ("wikipedia", "nuswide", "xmedianet")},
     }
 

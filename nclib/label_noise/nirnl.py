@@ -48,7 +48,6 @@ KINDS = ("noisy", "hard", "pure")
 """Kinds of pairs by the number of votes that equal their given label."""
 ROWS = 1024  # rows of similarities that are held at a time
 BATCH = {"batch_size": 256}
-KEPT = {"lr_schedule": "constant"}
 
 
 @dataclass(frozen=True)
@@ -117,9 +116,7 @@ class NIRNL(DeepMethod):
 
     Options = NIRNLOptions
     settings: ClassVar[dict[str, dict[str, Any]]] = {
-        "paper": KEPT,
-        "quick": KEPT,
-        "standard": KEPT,
+        "always": {"lr_schedule": "constant"},
         "wikipedia": BATCH,
         "nuswide": BATCH,
         "xmedianet": BATCH,

@@ -66,7 +66,7 @@ class SDML(DeepMethod):
     Options = SDMLOptions
     drop_last = True
     settings: ClassVar[dict[str, dict[str, Any]]] = {
-        "paper": {"lr_schedule": "constant"},
+        "always": {"lr_schedule": "constant"},
         "wikipedia": {"batch_size": 100, **PUBLISHED},
         "nuswide": {"batch_size": 100, **PUBLISHED},
         "xmedianet": {"batch_size": 500, **PUBLISHED},  # from 100 classes on
