@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 from ncbook import board, load_runs
-from ncbook.chapters import advice
 from records_made import save, save_category
 
 
@@ -86,8 +85,5 @@ def test_a_method_with_a_run_tested_in_its_warm_up_is_not_ranked(tmp_path):
     table = board.scored(load_runs(tmp_path))
     assert set(table.loc[board.is_marked(table), "label"]) == {"l2rm"}
     assert list(board.standing(table).means) == ["decl", "rcl", "plain (gce)"]
-    said = advice.brief(table).splitlines()
-    assert said[-1].endswith("took no step: drawn scenes, model vse, images exchanged: `l2rm` at 0.6.")
-    assert "at 0.6 `decl` is best in mean" in said[0]
     shown = board.board_table(table)
     assert {heads[0].text: cells[2].text for heads, cells in shown.rows}["decl"] == "best of one network"

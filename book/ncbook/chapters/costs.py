@@ -9,7 +9,6 @@ import pandas as pd
 from pandas.io.formats.style import Styler
 
 from ncbook import board, show
-from ncbook.chapters.advice import code
 from ncbook.measurements import measurement
 from ncbook.papers import printed
 from ncbook.runs import Runs
@@ -145,7 +144,7 @@ def said(times: pd.DataFrame) -> str:
             batch, epochs = int(one["batch_size"]), int(one["all_epochs"])
             whole = hours_text(hours(step[label], SIZES[-1], batch, epochs))
             ends.append(
-                f"{code(str(label))} {step[label]:.0f} ms a step of {batch} pairs, "
+                f"`{label}` {step[label]:.0f} ms a step of {batch} pairs, "
                 f"so {whole} for {epochs} epochs"
             )
         lines.append(
@@ -200,7 +199,7 @@ def pairs_said() -> str:
     grown = [
         1e6 * (by.loc[(many, m), "peak_mb"] - by.loc[(few, m), "peak_mb"]) / (many - few) for m in METHODS
     ]
-    each = ", ".join(f"{code(m)} {t:.2f}" for m, t in zip(METHODS, times, strict=True))
+    each = ", ".join(f"`{m}` {t:.2f}" for m, t in zip(METHODS, times, strict=True))
     return (
         f"Time of a pair in an epoch of training, among {many:,} pairs over that among {few:,}: {each}. "
         f"Below 1, a pair costs less in the large set. Memory grows by about {np.mean(grown):,.0f} bytes per "

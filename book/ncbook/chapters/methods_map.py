@@ -9,7 +9,6 @@ from pandas.io.formats.style import Styler
 
 from ncbook import show
 from ncbook.chapters import photographs
-from ncbook.chapters.advice import needs
 from nclib.methods.base import METHODS
 
 SIGNALS = {
@@ -90,7 +89,8 @@ def facts(networks: int = 0) -> pd.DataFrame:
     """
     table = pd.DataFrame.from_dict(IDEAS, orient="index", columns=list(Idea._fields))
     methods = [label.split(" (")[0] for label in table.index]
-    table = table.join(needs().loc[methods].set_axis(table.index))
+    made = [METHODS[name].factory for name in methods]
+    table["networks"], table["clean"] = [m.n_networks for m in made], [m.clean_share for m in made]
     papers = pd.Series([METHODS[name].paper for name in methods], table.index)
     table["paper"] = table["paper"].where(table["paper"] != "", papers).replace("", "this book")
     table["year"] = table["paper"].str.extract(r"\b((?:19|20)\d\d)\b", expand=False).fillna("")
