@@ -5,12 +5,14 @@
 * ``book/your_machine.ipynb`` takes the code cells and outputs of the live run in ``book/live``, beside
   the stored run and the recorded runs, when there is one.
 * ``{execution-status}`` prints when, where and how long each notebook ran.
+* A training log is one line that unfolds.
 * "mean ± deviation (seeds)" and the two ends of an interval stay on one line.
 """
 
 from __future__ import annotations
 
 import copy
+import html
 import json
 import pathlib
 import re
@@ -29,6 +31,7 @@ log = logging.getLogger(__name__)
 LIVE_PAGE = "book/your_machine"
 SVG = "image/svg+xml"
 DRAWING = "nc-drawing"  # class of drawings, which custom.css turns dark on dark pages
+EPOCH = re.compile(r"^epoch +\d+/\d+ .*\n?", re.MULTILINE)  # of a training log
 GLUE = "application/papermill.record/"
 COLUMNS = {
     "i2t_r1": "image to text R@1",
@@ -59,16 +62,35 @@ def overlay(app: Sphinx, docname: str, source: list[str]) -> None:
     root = pathlib.Path(app.srcdir)
     if docname == LIVE_PAGE:
         app.env.note_dependency(str(root / "book" / "live" / "runs.json"))
-        source[0] = nbformat.writes(described(show_live(root, nbformat.reads(source[0], 4))))
+        source[0] = nbformat.writes(shown(show_live(root, nbformat.reads(source[0], 4))))
     if path.suffix != ".ipynb" or path.parent != root / "notebooks":
         return
     done = executed_folder(app) / path.name
     app.env.note_dependency(str(done))  # incremental builds notice
     if is_done(path, executed_folder(app)):
-        source[0] = nbformat.writes(described(nbformat.read(done, 4)))
+        source[0] = nbformat.writes(shown(nbformat.read(done, 4)))
     else:
         text = "not executed with the present code and data; make html executes it"
         log.warning(text, location=docname, type="nb_overlay", subtype="missing")
+
+
+def shown(page: Any) -> Any:
+    """Return a notebook as its page shows it, changed in place: described figures, folded logs."""
+    for cell in page.cells:
+        if cell.cell_type == "code":
+            cell.outputs = [folded(output) for output in cell.outputs]
+    return described(page)
+
+
+def folded(output: Any) -> Any:
+    """Return an output; a training log as HTML that shows what came out in one line, and unfolds."""
+    if output.output_type != "stream" or not EPOCH.search(output.text):
+        return output
+    said = [line.partition("  ")[0] for line in EPOCH.sub("", output.text).splitlines()]
+    head = html.escape("; ".join(said) if len(said) < 3 else "several runs")
+    log = html.escape(output.text.rstrip())
+    text = f'<details class="nc-log"><summary>Training log: {head}</summary><pre>{log}</pre></details>'
+    return nbformat.v4.new_output("display_data", {"text/html": text})
 
 
 def described(page: Any) -> Any:

@@ -13,7 +13,7 @@ import nbformat
 import pandas as pd
 import pytest
 from executed import SOURCE, digest, folder_of
-from nb_overlay import DRAWING, comparison, described, live_cells, show_live, status_lines, unbroken
+from nb_overlay import DRAWING, comparison, described, live_cells, show_live, shown, status_lines, unbroken
 from notebook_tools import executed, notebook
 
 EXT = Path(__file__).resolve().parents[2] / "book" / "_ext"
@@ -51,6 +51,22 @@ def test_drawings_without_pictures_may_be_shown_dark() -> None:
     images = [cell.metadata["mystnb"]["image"] for cell in described(page).cells[1:]]
     assert [image.get("classes") for image in images] == [DRAWING, None, None]
     assert {image["alt"] for image in images} == {"Figure under the heading: Recall"}
+
+
+def test_a_training_log_is_one_line_that_unfolds() -> None:
+    page = executed(notebook("train()", "x"))
+    log = (
+        "stored run, trained in 90 s\nepoch 1/2 a<b 0.1\nepoch 2/2 a<b 0.2\nl2rm-0 [quick]: rSum 9.0  (i2t)\n"
+    )
+    page.cells[0].outputs[0].text = log
+    kept, other = (cell.outputs[0] for cell in shown(page).cells)
+    nbformat.validate(page)
+    summary, lines = re.fullmatch(
+        "<details.*?<summary>(.*?)</summary>(.*)</details>", kept.data["text/html"], re.S
+    ).groups()
+    assert summary == "Training log: stored run, trained in 90 s; l2rm-0 [quick]: rSum 9.0"
+    assert lines == f"<pre>{log.strip().replace('<', '&lt;')}</pre>"
+    assert other.text == "output 2\n"
 
 
 def test_live_cells_bring_no_names_a_second_time() -> None:

@@ -92,6 +92,12 @@ def test_notebooks_are_stored_clean() -> None:
         assert nb.metadata.kernelspec.name == "python3", path.name
         assert sum("parameters" in c.metadata.get("tags", []) for c in code) == 1, path.name
         assert len({c.id for c in nb.cells}) == len(nb.cells), path.name
+        for cell in code:  # pages are quiet: what is folded says what it is, and preparations are left out
+            tags, where = cell.metadata.get("tags", []), f"{path.name}, {cell.id}"
+            if "parameters" in tags or "hide-cell" in tags:
+                assert "hide-cell" in tags or "hide-input" in tags, where
+                assert cell.metadata["mystnb"]["code_prompt_show"], where
+            assert "remove-cell" in tags or cell.id not in ("check", "setup"), where
 
 
 def test_every_page_of_the_contents_exists() -> None:
