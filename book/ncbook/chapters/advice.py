@@ -10,15 +10,13 @@ from pandas.io.formats.style import Styler
 from ncbook import board, show
 from ncbook.averaged import GCE, RATES
 from ncbook.board import ALONE, AVERAGED, ONE, TWO
+from ncbook.chapters import photographs
 from ncbook.compare import paired
 from ncbook.runs import select
 from nclib.methods.base import METHODS
 
-REAL = {
-    "pairs": {
-        "f8k": {"preset": "standard", "model": "bow", "protocol": "images"},
-        "fashion44k": {"preset": "standard", "model": "bow", "protocol": "images"},
-    },
+REAL: dict[str, dict[str, dict[str, str]]] = {
+    "pairs": photographs.PAIRS,
     "labels": {
         "wikipedia": {"preset": "standard", "protocol": "symmetric"},
         "fashion_category": {"preset": "standard", "protocol": "symmetric"},

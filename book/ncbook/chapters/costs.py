@@ -144,8 +144,7 @@ def said(times: pd.DataFrame) -> str:
             batch, epochs = int(one["batch_size"]), int(one["all_epochs"])
             whole = hours_text(hours(step[label], SIZES[-1], batch, epochs))
             ends.append(
-                f"`{label}` {step[label]:.0f} ms a step of {batch} pairs, "
-                f"so {whole} for {epochs} epochs"
+                f"`{label}` {step[label]:.0f} ms a step of {batch} pairs, so {whole} for {epochs} epochs"
             )
         lines.append(
             f"- **{board.data_name(dataset)}, model {model}**, a million pairs on one thread: from "

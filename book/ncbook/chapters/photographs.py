@@ -10,9 +10,11 @@ from matplotlib.figure import Figure
 from pandas.io.formats.style import Styler
 
 from ncbook import recorded, show
+from ncbook.board import ALONE, AVERAGED, DATA_NAMES
 from ncbook.chapters import as_preset, devices, labelled, rows_of
 from ncbook.compare import by_seed, mean_text
 from ncbook.notebook import REMARKED, WARMUP, in_warmup, means
+from ncbook.runs import select
 from nclib import plots
 
 LOSSES = ["plain (triplet)", "plain (infonce)", "rcl", "plain (infonce_rce)", "plain (gce)"]
@@ -34,14 +36,15 @@ WARM: dict[str, tuple[str, dict[str, Any]]] = {
 }
 """Plain losses at CRANK's temperature; the other rows of plain losses are at 0.05."""
 NAMES = {
-    "plain (triplet)": "triplet loss",
-    "plain (infonce)": "InfoNCE",
-    "rcl": "RCL",
-    "plain (gce)": "generalised cross entropy",
+    "plain (gce), averaged": "GCE, two networks averaged",
+    "crank": "CRANK (of this book)",
+    "plain (gce)": "generalised cross entropy (GCE)",
     "l2rm": "L2RM",
-    "crank": "CRANK",
+    "plain (infonce)": "InfoNCE, undefended",
 }
-"""Rows of README and landing page."""
+"""Lines in the figure of README and landing page, by label of the board."""
+PAIRS = {d: {"preset": "standard", "model": "bow", "protocol": "images"} for d in ("f8k", "fashion44k")}
+"""Conditions of that figure, by data set."""
 
 
 def photograph_runs(model: str = "bow", dataset: str = "f8k") -> pd.DataFrame:
@@ -158,18 +161,32 @@ def parts_said(rate: float = 0.6) -> str:
     return "\n".join(lines) or "No recorded runs."
 
 
-def rate_curves(runs: pd.DataFrame) -> Figure | None:
-    """Draw the sum of recalls over the mismatch rate for the rows of :data:`NAMES`."""
-    part = runs[(runs["protocol"] == "images") & runs["label"].isin(NAMES)]
-    if part.empty:
-        return None
-    figure = plots.rates(part)
-    axis = figure.axes[0]
-    axis.set_title("Flickr8K, images exchanged")
-    lines = dict(zip(*reversed(axis.get_legend_handles_labels()), strict=True))
-    height = part[part["mrate"] < part["mrate"].max()].groupby("label")["rsum"].mean()
-    order = sorted(lines, key=lambda label: -height.get(label, 0.0))
-    axis.legend([lines[label] for label in order], [NAMES[label] for label in order])
+def two_sets(table: pd.DataFrame) -> Figure:
+    """Draw the sum of recalls over the mismatch rate for the rows of :data:`NAMES`, a panel a real set.
+
+    Parameters
+    ----------
+    table : DataFrame
+        From :func:`ncbook.board.scored`.
+    """
+    figure, (axes,) = plots.panels(1, len(PAIRS), width=4.1 * len(PAIRS), height=3.6)
+    for axis, (dataset, where) in zip(axes, PAIRS.items(), strict=True):
+        part = select(table, dataset=dataset, **where)
+        for label, name in NAMES.items():
+            own = part[(part["label"] == label) & (part["networks"] != ALONE)]
+            style = plots.method_style(label.removesuffix(AVERAGED))
+            line = {
+                "ls": "-" if not label.endswith(AVERAGED) else "--",
+                "color": style["color"],
+                "label": name,
+            }
+            means = own.groupby("rate")["value"].mean()
+            axis.plot(means.index, means, marker=style["marker"], ms=5, **line)
+            axis.plot(own["rate"], own["value"], ".", ms=3, color=style["color"], alpha=0.6)
+        tuned = "" if dataset == "f8k" else ", on which nothing was tuned"
+        axis.set(title=f"{DATA_NAMES[dataset]}{tuned}", xlabel="share of wrong pairs", ylabel="rSum")
+    handles, names = axes[0].get_legend_handles_labels()
+    figure.legend(handles, names, loc="outside right center")
     return figure
 
 
