@@ -1,7 +1,5 @@
 """An author's mistake in a method is told in one line, when the class is registered or at the first step."""
 
-import math
-import re
 from dataclasses import dataclass
 
 import pytest
@@ -17,9 +15,8 @@ from nclib.methods import Method, Steps, option
 from nclib.methods.base import METHODS
 from nclib.models import build
 from nclib.noise import Mismatch
-from nclib.runs.label_trainer import LabelTrainer
 from nclib.runs.noisy_pairs import NoisyPairs
-from nclib.runs.options import LabelSchedule, PairSchedule
+from nclib.runs.options import PairSchedule
 from nclib.runs.pair_trainer import PairTrainer
 
 
@@ -147,13 +144,6 @@ def test_other_names_and_more_arguments_with_defaults_are_taken():
     )
 
 
-def test_a_method_for_labels_that_does_not_take_what_the_loop_passes():
-    members = {"Options": Tau, "step": Good.step, "build": lambda self: None}
-    assert refused(type("Mine", (label_noise.DeepMethod,), members), package=label_noise) == (
-        "category method 'mine': Mine.build takes (self); write def build(self, shape)"
-    )
-
-
 def test_an_option_with_the_name_of_a_parameter_of_every_run():
     @dataclass(frozen=True)
     class Same:
@@ -174,17 +164,6 @@ def test_a_name_that_is_taken():
     message = refused(Good, ValueError, name="ncr")
     assert message.startswith("method 'ncr' is registered twice: by nclib.methods.ncr.NCR and by ")
     assert message.endswith("test_author_mistakes.Good")
-
-
-def test_a_cell_can_be_run_again():
-    registry = Registry("thing")
-    old, new, other = (type(name, (), {"__module__": "__main__"}) for name in ("A", "A", "B"))
-    registry.register("a", summary="old")(old)
-    registry.register("a", summary="new")(new)
-    assert registry["a"].factory is new
-    assert registry.available() == {"a": "new"}
-    with pytest.raises(ValueError, match=r"registered twice: by __main__\.A and by __main__\.B"):
-        registry.register("a", summary="")(other)
 
 
 def test_a_reloaded_class_replaces_the_old_one_and_another_does_not():
@@ -241,11 +220,6 @@ def told(tmp_path, error, warmup_epochs=0, **members):
         fit(tmp_path, type("Mine", (Good,), members), warmup_epochs)
     assert "\n" not in str(caught.value)
     return str(caught.value)
-
-
-@pytest.mark.slow
-def test_a_correct_method_trains(tmp_path):
-    assert math.isfinite(fit(tmp_path, Good)["loss_loss"])
 
 
 def loss_of(self, loop, batch):
@@ -357,31 +331,3 @@ def test_diagnostics_and_state_are_plain(tmp_path, name, function, given):
     said = told(tmp_path, TypeError, **{name: function})
     assert f"gave {given}" in said
     assert "; it must give a dict of numbers, text, lists, tuples and dicts" in said
-
-
-@pytest.mark.parametrize(("step", "given"), FAULTS[:6])
-def test_a_step_of_a_method_for_labels(tmp_path, step, given):
-    g = torch.Generator().manual_seed(0)
-    x, y = torch.randn(6, 5, generator=g), torch.tensor([0, 1, 2, 0, 1, 2])
-    train = label_noise.Training(x, x, y, y, 3)
-    cls = type("Mine", (label_noise.DeepMethod,), {"Options": Tau, "step": step})
-    method = cls(Tau())
-    trainer = LabelTrainer(
-        method,
-        method.build(label_noise.Shape(5, 5, 3, hidden=4, dim=4)),
-        train,
-        y.numpy(),
-        None,
-        make(LabelSchedule, {"batch_size": 6, "epochs": 1}),
-        seed=0,
-        device=torch.device("cpu"),
-        folder=tmp_path,
-        identity={},
-    )
-
-    def similarity(batch):
-        return trainer.network.images(batch.images) @ trainer.network.texts(batch.texts).T
-
-    trainer.similarity = similarity
-    with pytest.raises(TypeError, match=re.escape(f"{step.__qualname__} gave {given}")):
-        trainer.fit(progress=False)

@@ -1,6 +1,5 @@
 """BiCro against worked numbers, its soft labels by a plain loop, and its corner cases."""
 
-import math
 from functools import partial
 
 import numpy as np
@@ -23,7 +22,7 @@ from nclib.methods.parts.anchors import (
     noisy_labels,
     small_loss,
 )
-from nclib.noise import BetaMixture, beta_moments
+from nclib.noise import BetaMixture
 from nclib.runs import epoch_arrays
 
 
@@ -178,34 +177,6 @@ def test_labels_lie_in_the_unit_interval_and_anchors_have_one(B, seed, metric):
         assert not ((y > 0) & (y <= 0.5)).any()
 
 
-def test_mixture_calls_the_lower_mean_clean_and_knows_the_ends():
-    g = np.random.default_rng(0)
-    x = np.concatenate([[0.0, 1.0], g.beta(2, 12, 300), g.beta(9, 3, 200)])
-    p = BetaMixture.bicro().fit(x).predict_proba(x)[:, 0]
-    assert p[0] > 0.9
-    assert p[1] < 0.1
-    assert np.isfinite(p).all()
-    assert np.mean((p > 0.5) == (np.arange(502) < 302)) > 0.95
-    mixture = BetaMixture.bicro().fit(x)
-    grid = np.linspace(1e-4, 1 - 1e-4, 20_001)
-    area = np.trapezoid(mixture.component_pdf(grid).sum(1), grid)
-    assert area == pytest.approx(1, abs=2e-2)
-    only = np.full(50, 0.3)
-    assert np.isfinite(BetaMixture.bicro().fit(only).predict_proba(only)).all()
-
-
-def test_moments_and_likelihood_of_the_fit():
-    assert beta_moments(np.array([0.1, 0.2, 0.25, 0.4])) == pytest.approx((3.43267, 11.0207), rel=1e-5)
-    from scipy.stats import beta
-
-    x = np.random.default_rng(1).beta(2, 5, 400)
-    mixture = BetaMixture(None, shapes=((1, 2), (2, 1)), stages=((3, None),), floor=1e-12)
-    mixed = 0.5 * beta.pdf(x, 1, 2) + 0.5 * beta.pdf(x, 2, 1)
-    path = mixture.fit(x).log_likelihood_
-    assert len(path) == 4
-    assert path[0] == pytest.approx(np.log(mixed).sum())
-
-
 def test_global_vectors_are_means_of_fragments():
     split = nclib.data.load("planted", n_train=8).train
     images, tokens = split.features(np.arange(4)), split.captions.batch(np.arange(4))
@@ -289,52 +260,3 @@ def test_noisy_pairs_train_in_the_second_half_only_and_labels_are_reported(tmp_p
         assert not (np.isfinite(kept["label_noisy" + end]) & clean).any()
         assert np.nanmax(kept["label_clean" + end]) == 1
         assert (kept["label_clean" + end][kept["anchor" + end]] == 1).all()
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"metric": "euclidean"}, {"compat_scatter": True}, {"margin_of": "released"}, {"split": "gaussian"},
-        {"keep_ratio": 1.0}, {"label_threshold": 0.9}, {"base": 2.0, "margin": 0.1},
-    ],
-    ids=str,
-)  # fmt: skip
-def test_every_option_trains(options, tmp_path):
-    record = run(tmp_path, epochs=1, warmup_epochs=0, **options)
-    assert math.isfinite(record.metrics["test"]["rsum"])
-    assert record.curves[-1]["loss_clean"] >= 0
-
-
-@pytest.mark.parametrize("mrate", [0.0, 0.9])
-def test_extreme_rates(mrate, tmp_path):
-    record = run(tmp_path, mrate=mrate, epochs=1)
-    assert record.curves[-1]["called_matched"] >= 1
-    assert record.metrics["single"]["rsum"] > 0
-
-
-def test_division_that_finds_nothing_trains_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr(BetaMixture, "predict_proba", lambda _, x: np.stack([0 * x, 0 * x + 1], 1))
-    with (
-        pytest.warns(UserWarning, match="0 of 200 pairs are called clean"),
-        pytest.raises(ValueError, match="returned no steps for network 0 in all 1 epochs after warm-up"),
-    ):
-        run(tmp_path, epochs=1)
-
-
-def test_division_that_finds_everything_leaves_one_in_a_hundred(tmp_path, monkeypatch):
-    monkeypatch.setattr(BetaMixture, "predict_proba", lambda _, x: np.stack([1 - x / 100, x / 100], 1))
-    record = run(tmp_path, epochs=1)
-    kept = epoch_arrays(record.folder)[2]
-    assert np.isfinite(kept["label_noisy"]).sum() == 3
-
-
-def test_fewer_clean_pairs_than_a_batch_still_train(tmp_path, monkeypatch):
-    def few(_, x):
-        p = np.zeros(len(x))
-        p[np.argsort(np.asarray(x))[:7]] = 1
-        return np.stack([p, 1 - p], 1)
-
-    monkeypatch.setattr(BetaMixture, "predict_proba", few)
-    record = run(tmp_path, epochs=1)
-    assert record.curves[-1]["steps"] == 2  # one batch of seven for each network
-    assert np.isfinite(epoch_arrays(record.folder)[2]["label_clean"]).sum() == 7

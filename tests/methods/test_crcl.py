@@ -8,7 +8,6 @@ import pytest
 import tiny
 import torch
 
-import nclib
 from nclib import methods
 from nclib.methods import Batch
 from nclib.methods.crcl import active_complementary, match_probability, refined
@@ -109,11 +108,6 @@ def test_refined_values_never_leave_their_range():
         for alpha in (0.0, 0.1, 0.7, 0.8, 1.0):
             assert torch.equal(refined(ones, ones, alpha), ones)
             assert torch.equal(refined(0 * ones, 0 * ones, alpha), 0 * ones)
-
-
-def test_one_number_per_pair_is_needed():
-    with pytest.raises(ValueError, match=r"y must be \(4,\), one number per pair, got \(3,\)"):
-        active_complementary(S, ONES[:3])
 
 
 # ------------------------------------------------------------------------------------- the bank in a schedule
@@ -252,32 +246,6 @@ def test_new_networks_come_from_the_seed_of_the_run_and_leave_other_draws_alone(
 
 
 # ---------------------------------------------------------------------------------------------- whole runs
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"schedules": 1, "epochs": 1}, {"freeze": 0}, {"alpha": 0.0}, {"floor": 1.0}, {"weight": 0.0},
-        {"mrate": 0.0}, {"mrate": 0.9}, {"warmup_epochs": 1}, {"batch_size": 17},  # the last batch has one
-    ],
-    ids=str,
-)  # fmt: skip
-def test_every_option_trains(options, tmp_path):
-    record = run(tmp_path, **{"epochs": 3, **options})
-    assert record.metrics["test"]["rsum"] > 0
-    assert record.diagnostics["called_matched"] >= 0
-    if "warmup_epochs" in options:
-        assert record.best_epoch == 4  # the last schedule has one epoch
-
-
-@pytest.mark.slow
-def test_the_bank_finds_the_mismatched_pairs(tmp_path):
-    record = nclib.run("crcl", dataset="planted", model="vse", mrate=0.4, out=str(tmp_path), progress=False)
-    assert record.diagnostics["auc"] > 0.8
-    arrays = epoch_arrays(record.folder)[5]
-    assert len(arrays["p_clean"]) == record.data["train_pairs"]
-    y = arrays["p_clean"]
-    assert ((y == 0) | (y >= 0.1)).all()
 
 
 def test_the_last_schedule_of_a_preset_outlasts_the_freeze():

@@ -245,26 +245,6 @@ def test_phases_of_a_run_and_what_is_reported(tmp_path, monkeypatch):
         assert np.nanmax(label) <= 1
 
 
-def test_without_a_filter_nearly_all_negatives_get_weight(tmp_path):
-    record = run(tmp_path, model="sgr", filter="none", epochs=1, threshold=0.0)
-    assert 0.9 < record.curves[-1]["mined_share"] < 1  # a pair whose label rounds to 1 gives nothing away
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"mined_gradient": True}, {"filter": "none"}, {"tau": 0.5}, {"hard_from": 0.0, "noisy_from": 0.0},
-        {"hard_from": 1.0, "noisy_from": 0.0}, {"mrate": 0.0}, {"mrate": 0.9},
-        {"batch_size": 2, "data_options": {"n_train": 8, "n_val": 8, "n_test": 8}},
-    ],
-    ids=str,
-)  # fmt: skip
-def test_every_option_trains(options, tmp_path):
-    record = run(tmp_path, **{"epochs": 1, **options})
-    assert math.isfinite(record.metrics["test"]["rsum"])
-    assert record.curves[-1]["loss_clean"] > 0
-
-
 def test_division_that_calls_nothing_clean_trains_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(GaussianMixture1d, "predict_proba", lambda _, x: np.stack([0 * x, 0 * x + 1], 1))
     with (
@@ -272,14 +252,6 @@ def test_division_that_calls_nothing_clean_trains_nothing(tmp_path, monkeypatch)
         pytest.raises(ValueError, match="returned no steps for network 0 in all 1 epochs after warm-up"),
     ):
         run(tmp_path, epochs=1)
-
-
-def test_division_that_calls_everything_clean_mines_without_a_filter(tmp_path, monkeypatch):
-    monkeypatch.setattr(GaussianMixture1d, "predict_proba", lambda _, x: np.stack([1 - x / 100, x / 100], 1))
-    record = run(tmp_path, epochs=1)
-    row = record.curves[-1]
-    assert 194 <= row["clean_pairs"] < 200  # each network calls three pairs noisy
-    assert row["mined_share"] > 0.1
 
 
 # ------------------------------------------------------------------------------------------------ settings

@@ -278,19 +278,3 @@ def test_a_pair_that_no_batch_holds_gets_the_mean(tmp_path):
         values = np.sort(kept[name])
         assert np.isfinite(values).all()
         assert np.isclose(kept[name], kept[name].mean(), atol=1e-6).any()
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"gamma": 0.0}, {"beta": 1.0}, {"tau": 0.5}, {"warmup_epochs": 1}, {"mrate": 0.0}, {"mrate": 0.9},
-        {"batch_size": 2, "data_options": {"n_train": 8, "n_val": 8, "n_test": 8}},
-    ],
-    ids=str,
-)  # fmt: skip
-def test_every_option_trains(options, tmp_path):
-    record = run("gsc", tmp_path, **{"epochs": 1, **options})
-    assert math.isfinite(record.metrics["test"]["rsum"])
-    assert record.curves[-1]["loss_contrast"] > 0
-    weights = epoch_arrays(record.folder)[len(record.curves)]["p_clean"]
-    assert 0 < weights.min() < weights.max() <= 1

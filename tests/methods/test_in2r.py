@@ -13,7 +13,6 @@ import nclib
 from nclib import losses, methods, models
 from nclib.common.tokens import Tokens
 from nclib.methods import Truth
-from nclib.methods.base import METHODS
 from nclib.methods.in2r import Refiner, elite_threshold, nearest, sce, soft_sce, unit
 from nclib.methods.parts.bank import encode
 from nclib.methods.parts.neighbours import KEPT, NeighbourLog, Queue
@@ -143,12 +142,6 @@ def test_nothing_chosen_leaves_an_empty_queue():
     queue.push(torch.ones(2, 3), torch.ones(2, 3), torch.arange(2), torch.zeros(2, dtype=torch.bool))
     other.load_state(queue.state(), torch.device("cpu"))
     assert len(queue) == len(other) == 0
-
-
-def test_more_chosen_than_fit_leave_the_last():
-    queue = Queue(2)
-    queue.push(torch.eye(5), torch.eye(5), torch.arange(5), torch.ones(5, dtype=torch.bool))
-    assert sorted(queue.pairs.tolist()) == [3, 4]
 
 
 def test_log_without_known_content_counts_only():
@@ -331,22 +324,6 @@ def test_models_without_draws_get_a_second_view_by_dropout(tmp_path):
 # ---------------------------------------------------------------------------------------------- whole runs
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"soft_target": True}, {"center": "batch"}, {"refine": False, "K": 1}, {"elite": False, "queue": 2},
-        {"gamma": 0.0}, {"K": 500, "heads": 1}, {"warmup_epochs": 0}, {"epochs": 0}, {"mrate": 0.0},
-        {"precision": "bf16"},
-    ],
-    ids=str,
-)  # fmt: skip
-def test_every_option_trains(options, tmp_path):
-    record = run(tmp_path, **options)
-    assert record.metrics["test"]["rsum"] > 0
-    rectified = record.diagnostics.get("rectified", 0)
-    assert bool(rectified) == (options.get("gamma") != 0 and options.get("epochs") != 0)
-
-
 @pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.parametrize("model", ["scan", "sgraf", "pvse"])
@@ -371,17 +348,3 @@ def test_the_record_holds_what_the_neighbours_are(tmp_path):
     assert found["given_relevance"] == pytest.approx(relevance[pair, pair].mean(), rel=1e-5)
     assert found["neighbour_relevance"] == pytest.approx(relevance[pair[:, None], by].mean(), rel=1e-5)
     assert {"p_clean", "p_clean_b"} <= set(kept)
-
-
-@pytest.mark.exhaustive
-@pytest.mark.slow
-def test_it_learns_and_finds_the_mismatched_pairs(tmp_path):
-    record = nclib.run("in2r", dataset="planted", model="vse", mrate=0.4, out=str(tmp_path), progress=False)
-    rsums = [row["val_rsum"] for row in record.curves]
-    assert rsums[-1] > 1.2 * rsums[0]  # its warm-up alone gets far on this data
-    assert record.diagnostics["auc"] > 0.8
-    assert record.diagnostics["neighbour_relevance"] > record.diagnostics["given_relevance"]
-
-
-def test_the_best_of_all_training_epochs_is_tested():
-    assert METHODS["in2r"].factory.tested_epochs == "training"

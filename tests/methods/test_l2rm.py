@@ -1,7 +1,6 @@
 """L2RM against worked numbers, the exact linear program, and its own corner cases."""
 
 import contextlib
-import warnings
 
 import numpy as np
 import pytest
@@ -169,14 +168,6 @@ def test_a_full_batch_of_each_kind_is_enough(matched, rematched, tmp_path, monke
     assert method.cost_optimizer.param_groups[0]["lr"] == pytest.approx(1e-5)
 
 
-def test_settings_of_the_paper():
-    for dataset, values in {"f30k": (0.01, True), "coco": (0.07, True), "cc152k": (0.07, False)}.items():
-        o = resolve("l2rm", dataset=dataset, preset="paper", data_options={"root": "x"}).method_options
-        assert (o.lam, o.mask) == values
-        assert (o.rho, o.tau, o.margin, o.threshold, o.cost_lr) == (0.1, 0.05, 0.2, 0.5, 2e-6)
-    assert methods.settings("l2rm", "standard")["cost_lr"] == 2e-5
-
-
 def test_cosine_cost_asks_the_loop():
     loop = Reader()
     method = methods.build("l2rm", cost="cosine")
@@ -251,24 +242,6 @@ TINY = {
 }
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:.*do not fill a batch")
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"rematch": "kl"}, {"rematch": "infonce"}, {"rho": 1.0}, {"mask": False}, {"cost": "cosine"},
-        {"warmup": "triplet"}, {"warmup": "infonce"}, {"split": "hardest"}, {"stop": "accurate"},
-        {"lam": 0.07},
-        {"rematch_weight": 0.0}, {"batch_size": 8, "rho": 0.05}, {"batch_size": 32, "rho": 0.2},
-    ],
-    ids=str,
-)  # fmt: skip
-def test_every_option_of_the_ablations_trains(options, tmp_path):
-    record = nclib.run("l2rm", **{**TINY, **options}, mrate=0.5, out=str(tmp_path))
-    assert record.metrics["test"]["rsum"] > 0
-    assert record.curves[-1]["phase"] == "training"
-
-
 def test_too_few_mismatched_pairs_are_told_and_training_goes_on(tmp_path):
     with pytest.warns(UserWarning, match="do not fill a batch of 16; nothing is rematched"):
         record = nclib.run("l2rm", **TINY, mrate=0.0, threshold=1e-6, out=str(tmp_path))
@@ -278,13 +251,6 @@ def test_too_few_mismatched_pairs_are_told_and_training_goes_on(tmp_path):
 def test_too_few_matched_pairs_stop_with_advice(tmp_path):
     with pytest.raises(RuntimeError, match=r"calls only \d+ of 320 pairs matched.*longer warm-up"):
         nclib.run("l2rm", **{**TINY, "batch_size": 64}, threshold=0.998, mrate=0.5, out=str(tmp_path))
-
-
-@pytest.mark.slow
-def test_no_warning_in_an_ordinary_run(tmp_path):
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        nclib.run("l2rm", **TINY, mrate=0.5, out=str(tmp_path))
 
 
 def test_costs_and_losses_are_scored_as_signs_of_a_mismatch(tmp_path):

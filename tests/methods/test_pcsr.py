@@ -376,27 +376,3 @@ def test_the_best_of_the_last_stage_is_tested_and_the_kinds_are_recorded(tmp_pat
     )
     assert ((kept["kind"] < 2) | (kept["kind_b"] < 2))[kept["replaced_pair"]].all()
     assert ((kept["kind"] == 2) | (kept["kind_b"] == 2))[kept["replaced_by"]].all()
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"entropy": "sample", "duplicates": "released"}, {"entropy_weight": 0.0}, {"votes": "warm-up"},
-        {"mrate": 0.0}, {"mrate": 0.9}, {"warmup_epochs": 0}, {"batch_size": 53}, {"classes": 2},
-        {"refinable_from": 1.0, "ambiguous_from": 1.0},
-    ],
-    ids=str,
-)  # fmt: skip
-def test_every_option_trains(options, tmp_path):
-    record = run(tmp_path, **{"epochs": 1, **options})
-    assert record.metrics["test"]["rsum"] > 0
-    assert math.isfinite(record.curves[-1]["loss_clean"])
-
-
-def test_a_division_that_finds_nothing_trains_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr(GaussianMixture1d, "predict_proba", lambda _, x: np.stack([0 * x, 0 * x + 1], 1))
-    with (
-        pytest.warns(UserWarning, match="0 of 160 pairs are called clean"),
-        pytest.raises(ValueError, match="returned no steps for network 0"),
-    ):
-        run(tmp_path, epochs=1)

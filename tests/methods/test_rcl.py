@@ -5,11 +5,9 @@ import math
 import pytest
 import torch
 
-import nclib
 from nclib import losses, methods
 from nclib.methods import Batch
 from nclib.methods.rcl import COMPLEMENTARY, complementary, draw_negatives
-from nclib.runs import epoch_arrays
 
 S = torch.tensor(
     [[0.82, 0.31, 0.12, 0.25], [0.28, 0.35, 0.47, 0.09], [0.15, 0.22, 0.76, 0.33], [0.05, 0.41, 0.18, 0.54]],
@@ -25,16 +23,6 @@ NAIVE = {
     "abs": lambda x: x,
     "exp": lambda x: math.exp(-(1 - x)),
     "gce": lambda x: (1 - (1 - x + 1e-10) ** 0.2) / 0.2,
-}
-TINY = {
-    "dataset": "planted",
-    "model": "saf",
-    "mrate": 0.4,
-    "batch_size": 16,
-    "epochs": 2,
-    "data_options": {"n_train": 64, "n_val": 20, "n_test": 20},
-    "model_options": {"embed_dim": 16, "sim_dim": 8, "word_dim": 8},
-    "progress": False,
 }
 
 
@@ -183,56 +171,4 @@ def test_a_step_is_the_mean_over_pairs():
 # ---------------------------------------------------------------------------------------- errors, settings
 
 
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"loss": "logg"}, "unknown complementary loss .logg.; did you mean .log."),
-        ({"tau": 0.0}, "tau=0.0: must be a number, above 0"),
-        ({"loss": "gce", "q": 0.0}, "q=0.0: must be a number, above 0 and at most 1"),
-        ({"S": torch.zeros(2, 3)}, "square"),
-    ],
-)
-def test_wrong_arguments(values, message):
-    with pytest.raises(ValueError, match=message):
-        complementary(**{"S": S, **values})
-
-
-def test_half_precision_is_raised_and_other_types_are_refused():
-    assert complementary(S.to(torch.bfloat16)).dtype == torch.float32
-    with pytest.raises(ValueError, match=r"S must be a torch\.Tensor"):
-        complementary(S.numpy())
-
-
 # ---------------------------------------------------------------------------------------------- whole runs
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        *({"loss": name} for name in (*COMPLEMENTARY, "infonce", "triplet")),
-        {"ratio": 0.5}, {"judge": False}, {"warmup_epochs": 1}, {"mrate": 0.0}, {"mrate": 0.9},
-        {"batch_size": 29},  # a last batch of one is left out
-        {"batch_size": 2, "data_options": {"n_train": 16, "n_val": 20, "n_test": 20}}, {"batch_size": 320},
-    ],
-    ids=str,
-)  # fmt: skip
-def test_every_option_trains_without_warm_up(options, tmp_path):
-    values = {**TINY, "model": "vse", "epochs": 1, **options}
-    record = nclib.run("rcl", **values, out=str(tmp_path))
-    assert record.metrics["test"]["rsum"] > 0
-    assert [row["phase"] for row in record.curves][-1] == "training"
-    assert len(record.curves) == 1 + options.get("warmup_epochs", 0)
-    judged = options.get("judge", True)
-    assert ("auc" in record.diagnostics) == judged
-    assert bool(epoch_arrays(record.folder)) == judged
-
-
-@pytest.mark.slow
-def test_it_learns_from_scratch_and_its_probability_finds_the_mismatched_pairs(tmp_path):
-    record = nclib.run("rcl", dataset="planted", model="vse", mrate=0.4, out=str(tmp_path), progress=False)
-    rsums = [row["val_rsum"] for row in record.curves]
-    assert rsums[-1] > 2 * rsums[0]
-    assert record.diagnostics["auc"] > 0.8
-    arrays = epoch_arrays(record.folder)[5]
-    assert set(arrays) == {"p_clean", "loss"}
-    assert len(arrays["p_clean"]) == record.data["train_pairs"]

@@ -10,7 +10,7 @@ from nclib.common.tokens import Tokens
 from nclib.methods import Truth
 from nclib.methods.parts.bank import FeatureBank, encode, pooled
 from nclib.methods.parts.replacing import ReplaceLog
-from nclib.methods.repair import VARIANTS, half_replacement
+from nclib.methods.repair import half_replacement
 from nclib.models import CaptionEncoding, ImageEncoding
 from nclib.noise import rank_correlation, rank_correspondence, rank_labels
 from nclib.runs import checkpoint, epoch_arrays, experiment_of, resolve
@@ -396,36 +396,6 @@ def test_one_selected_pair_is_too_few(selected, tmp_path):
 # --------------------------------------------------------------------------------------------- in real runs
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"bank_precision": "bf16", "precision": "bf16", "replace": "image"},
-        {"labels_at": "batch", "replace": "text", "bank_size": 2},
-        {"bank_size": 5000, "bank_precision": "fp16", "K": 500, "eta": 1.0},
-        {"K": 1, "tau": 0.0, "m": 3.0},
-        {"eta": 0.0, "warmup_epochs": 0},
-    ],
-    ids=str,
-)  # fmt: skip
-def test_every_option_trains(options, tmp_path):
-    record = run(tmp_path, **options)
-    assert record.metrics["test"]["rsum"] > 0
-    assert record.diagnostics["bank_mb"] > 0
-    assert 0 <= record.diagnostics["rc_auc"] <= 1
-    assert (record.diagnostics["replaced"] == 0) == (options.get("eta") == 0)
-
-
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_every_row_of_the_ablation_trains(variant, tmp_path):
-    record = run(tmp_path, variant=variant)
-    assert ("loss_noisy" in record.curves[-1]) == (variant in ("rc+npr", "hard"))
-    assert ("rc_auc" in record.diagnostics) == variant.startswith("rc")
-    kept = epoch_arrays(record.folder)[2]
-    assert ("label" in kept) == variant.startswith("rc")
-    assert ("replaced_pair" in kept) == (variant == "rc+npr")
-
-
 def test_record_holds_what_replacing_did(tmp_path):
     record = run(tmp_path, eta=0.6)
     trainer = nclib.open_run(record).trainer
@@ -450,13 +420,3 @@ def test_log_without_known_content_counts_only():
     log.add(torch.tensor([0, 2]), torch.tensor([True, False]), torch.tensor([1, 1]), torch.tensor([0.5, 1.0]))
     report = log.report(Truth(np.array([True, True, False, False])))
     assert report == {"replaced": 2, "replaced_precision": 0.5, "replaced_label": 0.75}
-
-
-def test_settings_of_the_paper():
-    for dataset, values in {"f30k": (5, 40, 30), "coco": (10, 40, 30), "cc152k": (10, 20, 10)}.items():
-        found = resolve("repair", dataset=dataset, preset="paper", data_options={"root": "x"}).flat()
-        assert (found["warmup_epochs"], found["epochs"], found["decay_every"]) == values
-        o = found["method_options"]
-        assert (o["bank_size"], o["eta"], o["K"], o["tau"], o["threshold"]) == (4096, 0.25, 32, 0.15, 0.5)
-    for preset in ("quick", "standard"):
-        assert resolve("repair", dataset="planted", preset=preset).method_options.bank_size == 1024

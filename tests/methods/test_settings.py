@@ -43,6 +43,10 @@ PUBLISHED: dict[str, dict[str, Any]] = {
         "intra_margin": 0.3, "tau": 0.05, "threshold": 0.5, "center": "none", "soft_target": False,
         "elite": True, "refine": True,
     },
+    "l2rm": {
+        "lam": [0.01, 0.07, 0.07], "mask": [True, True, False], "rho": 0.1, "tau": 0.05, "margin": 0.2,
+        "threshold": 0.5, "cost_lr": 2e-6,
+    },
     "ncr": {"warmup_epochs": [5, 10, 10], "epochs": [40, 20, 40], "decay_every": [30, 10, 30], "lr": 2e-4},
     "pcsr": {
         "warmup_epochs": 5, "epochs": 50, "decay_every": 30, "lr": 2e-4, "margin": 0.2, "classes": 256,
@@ -51,6 +55,10 @@ PUBLISHED: dict[str, dict[str, Any]] = {
     "rcl": {
         "warmup_epochs": 0, "epochs": [30, 20, 40], "decay_every": [15, 10, 20], "lr": [2e-4, 5e-4, 2e-4],
         "loss": "log", "tau": 0.05,
+    },
+    "repair": {
+        "warmup_epochs": [5, 10, 10], "epochs": [40, 40, 20], "decay_every": [30, 30, 10],
+        "bank_size": 4096, "eta": 0.25, "K": 32, "tau": 0.15, "threshold": 0.5,
     },
     "sps": {
         "warmup_epochs": 5, "epochs": [40, 20, 40], "decay_every": 10, "lr": 2e-4, "tau": 0.07,

@@ -212,21 +212,6 @@ def test_noisy_pairs_join_later_and_the_kinds_are_recorded(tmp_path):
     assert ((kept["kind"] == 2) | (kept["kind_b"] == 2))[kept["replaced_by"]].all()
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"symmetry": 0.0, "geometry": 0.0}, {"noisy_from": 0.0, "clean_from": 0.0, "duplicates": "released"},
-        {"noisy_from": 1.0, "clean_from": 1.0}, {"mrate": 0.0}, {"mrate": 0.9}, {"warmup_epochs": 0},
-        {"batch_size": 53},
-    ],
-    ids=str,
-)  # fmt: skip
-def test_every_option_trains(options, tmp_path):
-    record = run(tmp_path, **{"epochs": 1, **options})
-    assert record.metrics["test"]["rsum"] > 0
-    assert ("loss_noisy" in record.curves[-1]) == (options.get("noisy_from", 0.3) < 1)
-
-
 def test_a_division_without_strictly_clean_pairs_trains_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(GaussianMixture1d, "predict_proba", lambda _, x: np.stack([0 * x + 0.55] * 2, 1))
     with (
