@@ -63,6 +63,8 @@ def overlay(app: Sphinx, docname: str, source: list[str]) -> None:
     if docname == LIVE_PAGE:
         app.env.note_dependency(str(root / "book" / "live" / "runs.json"))
         source[0] = nbformat.writes(shown(show_live(root, nbformat.reads(source[0], 4))))
+    if path.suffix == ".ipynb" and path.parent == root:  # the only page, made by ``ncbook view``
+        source[0] = nbformat.writes(shown(nbformat.reads(source[0], 4)))
     if path.suffix != ".ipynb" or path.parent != root / "notebooks":
         return
     done = executed_folder(app) / path.name

@@ -1,4 +1,4 @@
-"""Command line of the book: ``ncbook table|claims|rerun|collect|keep``."""
+"""Command line of the book: ``ncbook table|claims|rerun|view|collect|keep``."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 import textwrap
+import webbrowser
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -72,6 +73,16 @@ def rerun(options: argparse.Namespace) -> int:
     return 0
 
 
+def view(options: argparse.Namespace) -> int:
+    """Open a notebook that papermill executed as one page, built as those of the book are."""
+    out = options.out or options.file.with_suffix(".html")
+    ncbook.view(options.file, out)
+    print(f"written: {out}")
+    if not options.no_open:
+        webbrowser.open(out.resolve().as_uri())
+    return 0
+
+
 def collect(options: argparse.Namespace) -> int:
     """Put records that stand in files of their own into the book's table of a grid."""
     table = ncbook.RECORDED / f"{options.grid}.csv"
@@ -132,6 +143,12 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("--root", type=Path, default=Path("/data"), help="folder of the papers' data")
     one.add_argument("--seeds", type=int, default=1, help="number of seeds")
     one.add_argument("--run", action="store_true", help="make the runs, one after the other")
+    one = add("view", view)
+    one.add_argument("file", type=Path, help="an executed notebook, such as papermill writes")
+    one.add_argument(
+        "--out", type=Path, help="page to write, .html; or .ipynb: a notebook to read in Jupyter"
+    )
+    one.add_argument("--no-open", action="store_true", help="do not open the browser")
     one = add("collect", collect)
     one.add_argument("grid", help="name of the grid, which is that of the table")
     one.add_argument("records", nargs="+", type=Path, help="files of records, or folders of them")

@@ -1,0 +1,179 @@
+"""An executed notebook as one page, or as a notebook that Jupyter shows well.
+
+The sources of the chapters are written for the book: listings are included, citations and links are roles,
+captions stand in metadata. Here they become plain Markdown; the page is built as those of the book are.
+"""
+
+from __future__ import annotations
+
+import base64
+import mimetypes
+import re
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+LISTING = re.compile(r"^```\{literalinclude\} /(?P<path>\S+)\n(?P<options>(?::.*\n)*)```$", re.MULTILINE)
+OPTION = re.compile(r"^:([\w-]+): *(.*)$", re.MULTILINE)
+DROPDOWN = re.compile(r"^:::\{dropdown\} (?P<title>.+)\n(?P<text>(?:.*\n)*?):::$", re.MULTILINE)
+CITATION = re.compile(r"\{cite:\w+\}`([^`]+)`")
+ROLE = re.compile(r"\{(?:\w+:)?\w+\}`([^`<]+?)(?: <[^`>]*>)?`")
+LABEL = re.compile(r"^\(([\w-]+)\)=$", re.MULTILINE)
+LINK = re.compile(r"\[([^\]]+)\]\((?!https?:|#)([^)#\s]*)(#[^)\s]*)?\)")
+LOCAL = re.compile(r"""\b(?P<name>href|src)="(?P<path>[^":?#]+)(?:\?[^"#]*)?(?P<place>#[^"]*)?\"""")
+URL = re.compile(r"""url\((["']?)(?!data:|#)([^"')?#]+)[^"')]*\1\)""")
+EXTENSIONS = (  # those of the book that a page without its book needs
+    *("jupyter_book", "myst_nb", "sphinx_design", "sphinx_copybutton", "sphinx_book_theme"),
+    *("nb_overlay", "offline_html", "dark_figures"),
+)
+
+
+def view(source: Path, out: Path) -> None:
+    """Write an executed notebook as one page, or as a notebook that Jupyter shows well.
+
+    Parameters
+    ----------
+    source : Path
+        A notebook with outputs, such as papermill writes.
+    out : Path
+        A file to write: ``.html`` for a page that holds all it needs, ``.ipynb`` for a notebook.
+
+    Raises
+    ------
+    ValueError
+        For a file that is not an executed notebook, for another kind of ``out``, and without the packages
+        that build pages.
+    """
+    if out.suffix not in (".html", ".ipynb"):
+        raise ValueError(f"{out}: must end in .html, for a page, or in .ipynb, for a notebook")
+    try:
+        import jupyter_book  # noqa: F401
+        import nbformat
+    except ModuleNotFoundError as error:
+        raise ValueError(f"{error}: pages are built in the environment of `make env`") from None
+    if not source.is_file():
+        raise ValueError(f"{source}: there is no such file; give a notebook that papermill wrote")
+    try:
+        notebook = nbformat.reads(source.read_text("utf8"), 4)
+        nbformat.validate(notebook)
+    except (nbformat.ValidationError, AttributeError, ValueError):
+        raise ValueError(f"{source} is not a notebook") from None
+    if not any(cell.get("execution_count") for cell in notebook.cells):
+        raise ValueError(f"{source} was not executed; papermill {source} out.ipynb makes an executed copy")
+    for cell in notebook.cells:
+        if cell.cell_type == "markdown":
+            cell.source = plain(cell.source)
+        for output in cell.get("outputs", []):
+            if "text/markdown" in (data := output.get("data", {})):
+                data["text/markdown"] = plain(data["text/markdown"])
+    if out.suffix == ".html":
+        out.write_text(page(nbformat.writes(notebook), source.stem), "utf8")
+        return
+    for cell in notebook.cells:
+        caption = cell.metadata.get("mystnb", {}).pop("figure", {}).get("caption")
+        if caption and cell.outputs:
+            text = {"text/markdown": f"*Figure.* {plain(caption)}"}
+            cell.outputs.append(nbformat.v4.new_output("display_data", text))
+    nbformat.write(notebook, out)
+
+
+def plain(text: str) -> str:
+    """Return Markdown of the book as Markdown that every program shows, with listings and citations in it.
+
+    >>> plain("{py:class}`~nclib.methods.l2rm.L2RM` and {ref}`the rows <rows-omit>`")
+    '`L2RM` and the rows'
+    """
+    text = LISTING.sub(_listing, text)
+    text = DROPDOWN.sub(r"<details><summary>\g<title></summary>\n\n\g<text>\n</details>", text)
+    text = CITATION.sub(lambda found: f"({'; '.join(map(_cited, found[1].split(',')))})", text)
+    text = ROLE.sub(lambda found: _named(found[1]), text)
+    text = LABEL.sub(r'<a id="\1"></a>', text)
+    return LINK.sub(_linked, text)
+
+
+def _listing(found: re.Match[str]) -> str:
+    from sphinx.config import Config
+    from sphinx.directives.code import LiteralIncludeReader
+
+    options = {name: value.strip('"') for name, value in OPTION.findall(found["options"])}
+    shown = {**options, "dedent": None} if "dedent" in options else options
+    code, _ = LiteralIncludeReader(str(ROOT / found["path"]), shown, Config()).read()
+    language = options.get("language", "python")
+    return f"```{language}\n{code.rstrip()}\n```\n\n*{options.get('caption', found['path'])}*"
+
+
+def _cited(key: str) -> str:
+    from pybtex.database import parse_file
+
+    entry = parse_file(str(ROOT / "book" / "references.bib")).entries[key.strip()]
+    names = [" ".join(person.last_names) for person in entry.persons["author"]]
+    who = f"{names[0]} et al." if len(names) > 2 else " and ".join(names)
+    return f"{who}, {entry.fields['year']}"
+
+
+def _named(text: str) -> str:
+    """Return what a role shows: the last part of a name of Python, or the text."""
+    return f"`{text.rpartition('.')[2]}`" if text.startswith("~") else text
+
+
+def _linked(found: re.Match[str]) -> str:
+    """Return a link to a page of the book where it was built, else its words; labels are on this page."""
+    words, path, place = found[1], found[2], found[3] or ""
+    if re.fullmatch(r"[\w-]+", path):
+        return f"[{words}](#{path})"
+    built = (ROOT / "_build/html/notebooks" / path).resolve().with_suffix(".html")
+    return f"[{words}]({built.as_uri()}{place})" if built.is_file() else words
+
+
+def page(notebook: str, name: str) -> str:
+    """Return the page of a notebook, built as the pages of the book are, with all files in it."""
+    from jupyter_book.sphinx import build_sphinx
+
+    with tempfile.TemporaryDirectory() as temporary:
+        folder, static = Path(temporary).resolve(), ROOT / "book" / "_static"
+        (folder / f"{name}.ipynb").write_text(notebook, "utf8")
+        own = {
+            "extensions": list(EXTENSIONS),
+            "root_doc": name,
+            "html_static_path": [str(static)],
+            "html_logo": str(static / "logo.svg"),
+            "html_favicon": str(static / "favicon.svg"),
+            "html_sidebars": {"**": []},
+            "html_copy_source": False,
+            "html_use_index": False,
+            "html_theme_options": {"use_download_button": False},
+            "latex_individualpages": False,
+        }
+        status = build_sphinx(
+            folder,
+            folder / "html",
+            path_config=ROOT / "_config.yml",
+            confoverrides=own,
+            use_external_toc=False,
+            noconfig=True,
+            really_quiet=True,
+        )
+        if status:
+            raise ValueError(f"the page could not be built: {status}")
+        return whole(folder / "html" / f"{name}.html")
+
+
+def whole(path: Path) -> str:
+    """Return a page of HTML with the style sheets, scripts and pictures that lie beside it."""
+
+    def inside(found: re.Match[str]) -> str:
+        file = path.parent / found["path"]
+        return f'{found["name"]}="{data_uri(file)}{found["place"] or ""}"' if file.is_file() else found[0]
+
+    text = re.sub(r'<link rel="search".*', "", path.read_text("utf8"))  # of a book
+    return LOCAL.sub(inside, text)
+
+
+def data_uri(path: Path) -> str:
+    """Return a file as an address that holds it; the files that a style sheet names are in it."""
+    content = path.read_bytes()
+    if path.suffix == ".css":
+        text = URL.sub(lambda found: f'url("{data_uri(path.parent / found[2])}")', content.decode())
+        content = text.encode()
+    kind = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
+    return f"data:{kind};base64,{base64.b64encode(content).decode()}"
