@@ -70,7 +70,7 @@ ifndef LIST
 endif
 endif
 
-live: env ## train L2RM in its quick preset for the page "Your machine"
+live: env ## train L2RM in its quick preset for the page "Quick start"
 	@$(RUN_NOTEBOOKS) --live l2rm --again l2rm
 
 demo: env ## train what the chapters show, some twenty minutes, and store it in book/demo

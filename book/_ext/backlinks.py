@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import nbformat
-import yaml
+from executed import parts_of
 from sphinx.application import Sphinx
 from sphinx.ext.autodoc.mock import mock
 
@@ -68,9 +68,8 @@ def back_links(root: pathlib.Path) -> dict[Key, dict[str, str]]:
 
     registries = methods.base.METHODS, label_noise.base.METHODS, models.registry.MODELS
     registered = {name: registry[name].factory for registry in registries for name in registry}
-    contents = yaml.safe_load((root / "_toc.yml").read_text("utf8"))
     found: dict[Key, dict[str, str]] = {}
-    for page in (chapter["file"] for part in contents["parts"] for chapter in part["chapters"]):
+    for page in (page for pages in parts_of(root).values() for page in pages):
         title, code = page_of(root, page)
         for name in set(names_in(code)):
             thing = registered.get(name)

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import nbformat
+import yaml
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CODE = ("nclib", "book/ncbook", "book/requirements.lock", "book/_ext/run_notebooks.py")
@@ -45,6 +46,24 @@ def state(root: pathlib.Path, places: Iterable[str] = (*CODE, *DATA)) -> str:
 def folder_of(root: pathlib.Path) -> pathlib.Path:
     """Return the folder of the notebooks executed with the present code and data."""
     return root / "_build" / "executed" / state(root)
+
+
+def parts_of(root: pathlib.Path) -> dict[str, list[str]]:
+    """Return the pages of ``_toc.yml`` part by part, in order; pages below a page follow it."""
+
+    def below(entries: list[dict[str, Any]]) -> Iterator[str]:
+        for entry in entries:
+            yield entry["file"]
+            yield from below(entry.get("sections", []))
+
+    contents = yaml.safe_load((root / "_toc.yml").read_text("utf8"))
+    return {part["caption"]: list(below(part["chapters"])) for part in contents["parts"]}
+
+
+def notebooks_of(root: pathlib.Path) -> list[str]:
+    """Return the names of the notebooks that are pages of the book, in its order."""
+    pages = (page for pages in parts_of(root).values() for page in pages)
+    return [page.removeprefix("notebooks/") for page in pages if page.startswith("notebooks/")]
 
 
 def tags(cell: Any) -> list[str]:

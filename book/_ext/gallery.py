@@ -16,11 +16,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import nbformat
-import yaml
 from dark_figures import both, dark
 from docutils import nodes
 from docutils.parsers.rst import directives
 from docutils.statemachine import StringList
+from executed import parts_of
 from nb_overlay import DRAWING, SVG, executed_folder, is_drawing, records_in
 from sphinx.application import Sphinx
 from sphinx.util import logging
@@ -41,15 +41,6 @@ CARD = """:::{{grid-item-card}} {title}
 {time}
 ```
 :::"""
-
-
-def parts_of(contents: pathlib.Path) -> Iterator[tuple[str, list[str]]]:
-    """Yield the parts of the book with their notebooks, in order, without parts that have none."""
-    for part in yaml.safe_load(contents.read_text("utf8"))["parts"]:
-        files = [chapter["file"] for chapter in part["chapters"]]
-        names = [file.removeprefix("notebooks/") for file in files if file.startswith("notebooks/")]
-        if names:
-            yield part.get("caption", ""), names
 
 
 def plain(text: str) -> str:
@@ -101,7 +92,10 @@ class Gallery(SphinxDirective):
     def run(self) -> list[nodes.Node]:
         root = pathlib.Path(self.env.srcdir)
         lines: list[str] = []
-        for part, names in parts_of(root / "_toc.yml"):
+        for part, pages in parts_of(root).items():
+            names = [page.removeprefix("notebooks/") for page in pages if page.startswith("notebooks/")]
+            if not names:
+                continue
             cards = [self.card(name, root) for name in names]
             grid = ["::::{grid} 1 2 2 3", ":gutter: 3", ":class-container: nc-gallery", "", *cards, "::::"]
             lines += [f":::{{rubric}} {part}", ":::", "", *grid, ""]

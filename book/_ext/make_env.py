@@ -31,7 +31,7 @@ NEEDS_CUDA = (
 )
 OTHER_FILE = (
     "Where pip says that a hash does not match, its index serves another file than those that the lock "
-    "lists: take another index, or read 'Files and their digests' in book/install.md."
+    "lists: take another index, or read 'Files and their digests' in book/howto/quick_start.md."
 )
 
 

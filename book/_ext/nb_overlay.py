@@ -2,8 +2,7 @@
 
 * ``notebooks/X.ipynb`` is shown as ``run_notebooks.py`` executed it; one that was not executed with the
   present code and data is a warning, which ``-W`` turns into a failure.
-* ``book/your_machine.ipynb`` takes the code cells and outputs of the live run in ``book/live``, beside
-  the stored run and the recorded runs, when there is one.
+* ``{live-run}`` shows the live run in ``book/live``, if any, beside the stored and the recorded ones.
 * ``{execution-status}`` prints when, where and how long each notebook ran.
 * A training log is one line that unfolds.
 * "mean ± deviation (seeds)" and the two ends of an interval stay on one line.
@@ -11,7 +10,6 @@
 
 from __future__ import annotations
 
-import copy
 import html
 import json
 import pathlib
@@ -22,13 +20,12 @@ from typing import Any
 import nbformat
 from docutils import nodes
 from docutils.statemachine import StringList
-from executed import INJECTED, folder_of, is_done, runs_of, tags
+from executed import folder_of, is_done, notebooks_of, runs_of
 from sphinx.application import Sphinx
 from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective
 
 log = logging.getLogger(__name__)
-LIVE_PAGE = "book/your_machine"
 SVG = "image/svg+xml"
 DRAWING = "nc-drawing"  # class of drawings, which custom.css turns dark on dark pages
 EPOCH = re.compile(r"^epoch +\d+/\d+ .*\n?", re.MULTILINE)  # of a training log
@@ -45,10 +42,7 @@ NUMBER = r"[+\-−]?\d[\d.,]*"
 TOGETHER = re.compile(
     rf"<script.*?</script>|(?<=\d) ± {NUMBER}(?: \(\d+\))?|\[{NUMBER}, {NUMBER}\]", re.DOTALL
 )  # scripts are matched to leave them alone
-NO_RUN = """```{note}
-This copy of the book was built without a live run. `make book` makes one (a few minutes on two cores) and
-shows it here.
-```"""
+NO_RUN = "*This copy of the book was built without a live run; `make book` makes one.*"
 
 
 def executed_folder(app: Sphinx) -> pathlib.Path:
@@ -60,9 +54,6 @@ def overlay(app: Sphinx, docname: str, source: list[str]) -> None:
     """Replace the text of a notebook page by the executed one; an event handler of ``source-read``."""
     path = pathlib.Path(app.env.doc2path(docname))
     root = pathlib.Path(app.srcdir)
-    if docname == LIVE_PAGE:
-        app.env.note_dependency(str(root / "book" / "live" / "runs.json"))
-        source[0] = nbformat.writes(shown(show_live(root, nbformat.reads(source[0], 4))))
     if path.suffix == ".ipynb" and path.parent == root:  # the only page, made by ``ncbook view``
         source[0] = nbformat.writes(shown(nbformat.reads(source[0], 4)))
     if path.suffix != ".ipynb" or path.parent != root / "notebooks":
@@ -135,24 +126,42 @@ def is_drawing(data: Mapping[str, Any]) -> bool:
     return SVG in data and "<image" not in data[SVG]
 
 
-class ExecutionStatus(SphinxDirective):
-    """A table of the executions that the pages show, one row per notebook."""
+class Lines(SphinxDirective):
+    """Markdown that is made when the page is built."""
 
     has_content = False
 
+    def lines(self) -> list[str]:
+        raise NotImplementedError
+
     def run(self) -> list[nodes.Node]:
+        box = nodes.container(classes=[self.name])
+        self.state.nested_parse(StringList(self.lines(), source=self.env.doc2path(self.env.docname)), 0, box)
+        return [box]
+
+
+class LiveRun(Lines):
+    """The run that ``make book`` trained on this machine."""
+
+    def lines(self) -> list[str]:
+        root = pathlib.Path(self.env.srcdir)
+        self.env.note_dependency(str(root / "book" / "live" / "runs.json"))
+        return live_lines(root)
+
+
+class ExecutionStatus(Lines):
+    """A table of the executions that the pages show, one row per notebook."""
+
+    def lines(self) -> list[str]:
         root = pathlib.Path(self.env.srcdir)
         folder = executed_folder(self.env.app)
         runs = runs_of(folder)
         self.env.note_dependency(str(folder / "runs.json"))
         rows = []
-        for path in sorted((root / "notebooks").glob("*.ipynb")):
-            cells = status_cells(runs[path.stem]) if path.stem in runs else ["never"] + [""] * 5
-            rows.append([f"{{doc}}`/notebooks/{path.stem}`", *cells])
-        lines = status_lines(rows)
-        box = nodes.container(classes=["execution-status"])
-        self.state.nested_parse(StringList(lines, source=self.env.doc2path(self.env.docname)), 0, box)
-        return [box]
+        for name in notebooks_of(root):
+            cells = status_cells(runs[name]) if name in runs else ["never"] + [""] * 5
+            rows.append([f"{{doc}}`/notebooks/{name}`", *cells])
+        return status_lines(rows)
 
 
 def status_lines(rows: list[list[str]]) -> list[str]:
@@ -175,30 +184,6 @@ def status_cells(run: dict[str, Any]) -> list[str]:
         ", ".join([run["python"], *(run["versions"].get(k, "?") for k in ("torch", "numpy"))]),
         f"`{run['commit']}`",
     ]
-
-
-def live_cells(live: Any) -> list[Any]:
-    """Return the cells of a live run that can be shown on a second page: code with outputs, and its headings.
-
-    Labels and glued values are removed, since a book can define a name only once; the chapter has the prose.
-    """
-    out: list[Any] = []
-    heading = None
-    for cell in copy.deepcopy(live.cells):
-        if cell.cell_type == "markdown":
-            if found := re.search(r"^##+ +(.+)$", cell.source, re.MULTILINE):
-                # Roles make labels and citations.
-                text = re.sub(r"\{[\w:]+\}`([^`<]+)[^`]*`", r"\1", found[1])
-                heading = nbformat.v4.new_markdown_cell(f"### {text}", id=cell.id)
-        elif cell.cell_type == "code" and not {"remove-cell", INJECTED} & {*tags(cell)}:
-            if alt := cell.metadata.pop("mystnb", {}).get("image", {}).get("alt"):
-                cell.metadata["mystnb"] = {"image": {"alt": alt}}
-            cell.outputs = [o for o in cell.outputs if not any(k.startswith(GLUE) for k in o.get("data", {}))]
-            cell.metadata["tags"] = sorted({*tags(cell), "hide-input"})
-            if cell.outputs:
-                out += [cell] if heading is None else [heading, cell]
-                heading = None
-    return out
 
 
 def machine_line(run: Mapping[str, Any]) -> str:
@@ -240,22 +225,18 @@ def records_in(folder: pathlib.Path) -> list[dict[str, Any]]:
     return [json.loads(path.read_text("utf8")) for path in sorted(folder.glob("*/record.json"))]
 
 
-def show_live(root: pathlib.Path, page: Any) -> Any:
-    """Return the page about the reader's machine, with the live runs of ``book/live`` after its own text."""
+def live_lines(root: pathlib.Path) -> list[str]:
+    """Return where and how long the live runs of ``book/live`` took, and their results, in Markdown."""
     runs = runs_of(root / "book" / "live")
-    if not runs:
-        page.cells.append(nbformat.v4.new_markdown_cell(NO_RUN, id="no-live-run"))
+    lines = [] if runs else [NO_RUN]
     for name, run in runs.items():
-        live = nbformat.read(root / "book" / "live" / f"{name}.ipynb", 4)
-        lines = [f"## {run['title']}", "", f"This machine, {machine_line(run)}", ""]
+        lines += [f"**{run['title']}**, {machine_line(run)}"]
         for record in records_in(root / "book" / "demo" / name):
             seconds, device = record["cost"]["seconds"], record["environment"]["device"]
-            lines += [f"The stored run on the chapter's page trained {seconds:.0f} seconds on {device}.", ""]
+            lines += [f"The stored run on the chapter's page trained {seconds:.0f} seconds on {device}."]
         for record in records_in(root / "book" / "live" / name):
-            lines += comparison(record)
-        page.cells.append(nbformat.v4.new_markdown_cell("\n".join(lines), id=f"live-{name}"))
-        page.cells += live_cells(live)
-    return page
+            lines += ["", *comparison(record), ""]
+    return lines
 
 
 def start(app: Sphinx) -> None:
@@ -268,4 +249,5 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.connect("source-read", overlay)
     app.connect("html-page-context", keep_numbers_together)
     app.add_directive("execution-status", ExecutionStatus)
+    app.add_directive("live-run", LiveRun)
     return {"parallel_read_safe": True}

@@ -2,7 +2,7 @@
 
     python book/_ext/run_notebooks.py                those whose code, data or source changed
     python book/_ext/run_notebooks.py l2rm ncr       of these only some
-    python book/_ext/run_notebooks.py --live l2rm    besides, train on this machine for "Your machine"
+    python book/_ext/run_notebooks.py --live l2rm    besides, train on this machine for "Quick start"
     python book/_ext/run_notebooks.py --paper /data  train in the preset paper, where the data are there
     python book/_ext/run_notebooks.py --demo         train what the chapters show, and store it in book/demo
 
@@ -29,7 +29,20 @@ from typing import Any
 
 import nbformat
 import yaml
-from executed import CODE, INJECTED, ROOT, SOURCE, digest, failures, folder_of, is_done, state, tags, title_of
+from executed import (
+    CODE,
+    INJECTED,
+    ROOT,
+    SOURCE,
+    digest,
+    failures,
+    folder_of,
+    is_done,
+    notebooks_of,
+    state,
+    tags,
+    title_of,
+)
 
 from nclib.common.files import write_atomically
 
@@ -165,12 +178,12 @@ def execute_all(
 
 
 def chosen(names: Iterable[str], root: pathlib.Path) -> list[pathlib.Path]:
-    """Return the notebooks called ``names`` (all when empty), or stop with the names that exist."""
+    """Return the notebooks called ``names`` (those of the book when empty), or stop with the names that exist."""
     every = {p.stem: p for p in sorted((root / "notebooks").glob("*.ipynb"))}
     wrong = [n for n in names if n not in every]
     if wrong:
         raise SystemExit(f"no notebook {', '.join(map(repr, wrong))}; there are: {', '.join(every)}")
-    return [every[n] for n in names] or list(every.values())
+    return [every[n] for n in names or notebooks_of(root)]
 
 
 def live_state(source: pathlib.Path, root: pathlib.Path) -> str:
@@ -186,7 +199,7 @@ def is_live(source: pathlib.Path, root: pathlib.Path) -> bool:
 
 
 def live(source: pathlib.Path, root: pathlib.Path) -> None:
-    """Train a notebook's run for the page "Your machine"."""
+    """Train a notebook's run for the page "Quick start"."""
     folder, now = root / LIVE, live_state(source, root)
     print(f"{source.name}: live run on this machine ...", flush=True)
     out = f"{LIVE}/{source.stem}"
@@ -242,8 +255,8 @@ def main(argv: list[str] | None = None, root: pathlib.Path = ROOT) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("names", nargs="*", help="notebooks by name; all when none is named")
-    parser.add_argument("--live", metavar="NAME", help='train this one for the page "Your machine"')
+    parser.add_argument("names", nargs="*", help="notebooks by name; those of the book when none is named")
+    parser.add_argument("--live", metavar="NAME", help='train this one for the page "Quick start"')
     parser.add_argument("--again", action="store_true", help="with --live: even where the run is up to date")
     parser.add_argument("--demo", action="store_true", help="train for the store book/demo")
     parser.add_argument("--out", type=pathlib.Path, default="runs/demo", help="with --demo: folder of runs")

@@ -1,9 +1,8 @@
-"""Executed notebooks on pages, in a real build, and the page about the reader's machine."""
+"""Executed notebooks on pages, in a real build, and the run on the reader's machine."""
 
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +12,11 @@ import nbformat
 import pandas as pd
 import pytest
 from executed import SOURCE, digest, folder_of
+<<<<<<< HEAD
 from nb_overlay import DRAWING, comparison, described, live_cells, show_live, shown, status_lines, unbroken
+=======
+from nb_overlay import DRAWING, comparison, described, live_lines, status_lines, unbroken
+>>>>>>> b275c5aa (Install, run, any run and your machine are one page, Quick start; the changelog is short)
 from notebook_tools import executed, notebook
 
 EXT = Path(__file__).resolve().parents[2] / "book" / "_ext"
@@ -28,10 +31,6 @@ RUN: dict[str, Any] = {
     "versions": {"torch": "2.13.0"},
     "commit": "abc",
 }
-
-
-def printed(nb: Any) -> list[str]:
-    return [o.text for c in nb.cells if c.cell_type == "code" for o in c.outputs]
 
 
 def test_a_mean_and_its_deviation_stay_on_one_line() -> None:
@@ -53,6 +52,7 @@ def test_drawings_without_pictures_may_be_shown_dark() -> None:
     assert {image["alt"] for image in images} == {"Figure under the heading: Recall"}
 
 
+<<<<<<< HEAD
 def test_a_training_log_is_one_line_that_unfolds() -> None:
     page = executed(notebook("train()", "x"))
     log = (
@@ -84,12 +84,17 @@ def test_live_cells_bring_no_names_a_second_time() -> None:
     assert cells[1].metadata["tags"] == ["hide-input"]
 
 
+=======
+>>>>>>> b275c5aa (Install, run, any run and your machine are one page, Quick start; the changelog is short)
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
     """A small book with one notebook, executed once."""
     for folder in ("nclib", "notebooks", "book"):
         (tmp_path / folder).mkdir(parents=True)
     (tmp_path / "nclib" / "__init__.py").write_text("x = 1\n", "utf8")
+    contents = "parts:\n  - caption: A\n    chapters:\n      - file: book/status\n"
+    contents += "        sections:\n          - file: notebooks/a\n"
+    (tmp_path / "_toc.yml").write_text(contents, "utf8")
     source = tmp_path / "notebooks" / "a.ipynb"
     nbformat.write(notebook("# A page", "import nclib", "nclib.x"), source)
     done = executed(nbformat.read(source, 4), "own output")
@@ -98,14 +103,15 @@ def tree(tmp_path: Path) -> Path:
     folder.mkdir(parents=True)
     nbformat.write(done, folder / "a.ipynb")
     (folder / "runs.json").write_text(json.dumps({"a": RUN}), "utf8")
-    nbformat.write(notebook("# Your machine"), tmp_path / "book" / "your_machine.ipynb")
-    (tmp_path / "book" / "status.md").write_text("# Status\n\n```{execution-status}\n```\n", "utf8")
-    toc = "```{toctree}\nnotebooks/a\nbook/your_machine\nbook/status\n```"
+    blocks = "\n\n".join(f"```{{{name}}}\n```" for name in ("execution-status", "live-run"))
+    (tmp_path / "book" / "status.md").write_text(f"# Status\n\n{blocks}\n", "utf8")
+    nbformat.write(notebook("# No page"), tmp_path / "notebooks" / "spare.ipynb")
+    toc = "```{toctree}\nnotebooks/a\nbook/status\n```"
     (tmp_path / "index.md").write_text(f"# Book\n\n{toc}\n", "utf8")
     (tmp_path / "conf.py").write_text(
         f"import sys\nsys.path.append({str(EXT)!r})\n"
         "extensions = ['myst_nb', 'nb_overlay']\nnb_execution_mode = 'off'\n"
-        "exclude_patterns = ['_build', 'book/live', 'html']\n",
+        "exclude_patterns = ['_build', 'book/live', 'html', 'notebooks/spare.ipynb']\n",
         "utf8",
     )
     return tmp_path
@@ -132,29 +138,22 @@ def test_a_build_shows_executed_notebooks_and_a_live_run_and_refuses_others(tree
     done = build(tree)
     assert (done.returncode, done.stderr) == (0, "")
     assert "own output 2" in (tree / "html/notebooks/a.html").read_text("utf8")
-    assert "without a live run" in (tree / "html/book/your_machine.html").read_text("utf8")
-    assert "2026-01-02" in (tree / "html/book/status.html").read_text("utf8")
+    status = (tree / "html/book/status.html").read_text("utf8")
+    assert "without a live run" in status
+    assert "2026-01-02" in status
+    assert "spare" not in status
 
-    ran = executed(nbformat.read(tree / "notebooks/a.ipynb", 4), "live output")
-    svg = '<svg xmlns="http://www.w3.org/2000/svg" width="4" height="4"/>'
-    for cell in ran.cells[1:]:
-        cell.outputs.append(nbformat.v4.new_output("display_data", data={"image/svg+xml": svg}))
-        svg = svg.replace("4", "5")
-    ran.cells[1].metadata["mystnb"] = {"image": {"alt": "A curve."}}
     live = tree / "book" / "live"
     live.mkdir()
-    nbformat.write(ran, live / "a.ipynb")
     (live / "runs.json").write_text(json.dumps({"a": RUN}), "utf8")
     (tree / "nclib" / "__init__.py").write_text("x = 2\n", "utf8")
     done = build(tree)
     assert done.returncode != 0
-    warned = [s for s in done.stderr.splitlines() if "WARNING" in s and "toctree" not in s]
-    assert len(warned) == 1  # the pictures have words
-    assert "not executed with the present code and data" in warned[0]
-    assert "never" in (tree / "html/book/status.html").read_text("utf8")
-    page = (tree / "html/book/your_machine.html").read_text("utf8")
-    words = re.findall(r'<img alt="([^"]*)"', page)
-    assert words == ["A curve.", f"Figure under the heading: {RUN['title']}"]
+    (warned,) = (s for s in done.stderr.splitlines() if "WARNING" in s and "toctree" not in s)
+    assert "not executed with the present code and data" in warned
+    status = (tree / "html/book/status.html").read_text("utf8")
+    assert "never" in status
+    assert "<strong>A title</strong>, 2026-01-02: <strong>12 seconds</strong>" in status
 
 
 def a_record(folder: Path, seconds: float) -> dict[str, Any]:
@@ -173,14 +172,11 @@ def test_the_live_run_stands_beside_the_stored_one_and_recorded_ones(tree: Path)
     live = tree / "book" / "live"
     a_record(live / "a" / "plain-x", 20)
     a_record(tree / "book" / "demo" / "a" / "plain-y", 49.3)
-    nbformat.write(executed(nbformat.read(tree / "notebooks/a.ipynb", 4), "live output"), live / "a.ipynb")
     (live / "runs.json").write_text(json.dumps({"a": {**RUN, "seconds": 99.9}}), "utf8")
-    page = show_live(tree, notebook("# Your machine"))
-    text = "\n".join(c.source for c in page.cells if c.cell_type == "markdown")
+    text = "\n".join(live_lines(tree))
     assert "**100 seconds**" in text
     assert "trained 49 seconds on CPU, a processor" in text
     assert "| plain (triplet) | 0.6 | your machine" in text
-    assert printed(page) == ["live output 1\n", "live output 2\n"]
 
 
 def test_recorded_runs_of_the_same_settings_stand_under_the_live_one(
