@@ -2,7 +2,7 @@
 
 * ``notebooks/X.ipynb`` is shown as ``run_notebooks.py`` executed it; one that was not executed with the
   present code and data is a warning, which ``-W`` turns into a failure.
-* ``{live-run}`` shows the live run in ``book/live``, if any, beside the stored and the recorded ones.
+* ``{live-run}`` shows the run in ``book/live``, if there is one, beside the stored and the recorded ones.
 * ``{execution-status}`` prints when, where and how long each notebook ran.
 * A training log is one line that unfolds.
 * "mean ± deviation (seeds)" and the two ends of an interval stay on one line.

@@ -178,7 +178,7 @@ def execute_all(
 
 
 def chosen(names: Iterable[str], root: pathlib.Path) -> list[pathlib.Path]:
-    """Return the notebooks called ``names`` (those of the book when empty), or stop with the names that exist."""
+    """Return the notebooks called ``names`` (the pages when empty), or stop with those that exist."""
     every = {p.stem: p for p in sorted((root / "notebooks").glob("*.ipynb"))}
     wrong = [n for n in names if n not in every]
     if wrong:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,11 +13,7 @@ import nbformat
 import pandas as pd
 import pytest
 from executed import SOURCE, digest, folder_of
-<<<<<<< HEAD
-from nb_overlay import DRAWING, comparison, described, live_cells, show_live, shown, status_lines, unbroken
-=======
-from nb_overlay import DRAWING, comparison, described, live_lines, status_lines, unbroken
->>>>>>> b275c5aa (Install, run, any run and your machine are one page, Quick start; the changelog is short)
+from nb_overlay import DRAWING, comparison, described, live_lines, shown, status_lines, unbroken
 from notebook_tools import executed, notebook
 
 EXT = Path(__file__).resolve().parents[2] / "book" / "_ext"
@@ -52,7 +49,6 @@ def test_drawings_without_pictures_may_be_shown_dark() -> None:
     assert {image["alt"] for image in images} == {"Figure under the heading: Recall"}
 
 
-<<<<<<< HEAD
 def test_a_training_log_is_one_line_that_unfolds() -> None:
     page = executed(notebook("train()", "x"))
     log = (
@@ -69,23 +65,6 @@ def test_a_training_log_is_one_line_that_unfolds() -> None:
     assert other.text == "output 2\n"
 
 
-def test_live_cells_bring_no_names_a_second_time() -> None:
-    nb = executed(
-        notebook(
-            "# Title", "x = 1", "# Words\n\n(label)=\n## A part {cite:p}`key`\n\nWords.", "x + 1", "## End"
-        )
-    )
-    nb.cells[3].metadata["mystnb"] = {"figure": {"name": "fig-a"}, "image": {"alt": "A curve."}}
-    glue = nbformat.v4.new_output("display_data", data={"application/papermill.record/text/plain": "1"})
-    nb.cells[1].outputs = [glue]
-    cells = live_cells(nb)
-    assert [c.source for c in cells] == ["### A part key", "x + 1"]
-    assert cells[1].metadata["mystnb"] == {"image": {"alt": "A curve."}}
-    assert cells[1].metadata["tags"] == ["hide-input"]
-
-
-=======
->>>>>>> b275c5aa (Install, run, any run and your machine are one page, Quick start; the changelog is short)
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
     """A small book with one notebook, executed once."""
