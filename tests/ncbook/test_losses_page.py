@@ -33,6 +33,27 @@ def test_averaged_networks_stand_beside_one_and_beside_methods_with_two(tmp_path
     assert losses.averaged_table(load_runs(tmp_path), "fashion44k") is None
 
 
+def test_a_temperature_is_chosen_on_validation_where_all_four_are_recorded(tmp_path) -> None:
+    for tau, total in ((0.05, 150), (0.07, 160), (0.1, 170), (0.14, 165)):
+        save(tmp_path, "plain", total, **PLACE, loss="gce", tau=tau)
+        if tau < 0.1:
+            save(tmp_path, "sps", total, **PLACE, tau=tau)
+    save(tmp_path, "plain", 200, **{**PLACE, "mrate": 0.4}, loss="gce")
+    collect(tmp_path)
+    table = losses.chosen_table(load_runs(tmp_path)).data
+    assert list(table.index) == ["plain (gce)"]
+    assert table.loc["plain (gce)"].to_dict() == {
+        ("temperature", "published"): "0.05",
+        ("temperature", "chosen"): "0.1",
+        ("rate 0", "published"): "not run",
+        ("rate 0", "chosen"): "not run",
+        ("rate 0.4", "published"): "200.0",
+        ("rate 0.4", "chosen"): "not run",
+        ("rate 0.6", "published"): "150.0",
+        ("rate 0.6", "chosen"): "170.0",
+    }
+
+
 def test_independent_errors_average_out_and_shared_ones_do_not() -> None:
     assert losses.gain_of_two().is_monotonic_increasing
     assert losses.gain_of_two(noise=0.0).tolist() == [1.0] * 4
