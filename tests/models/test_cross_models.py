@@ -1,7 +1,5 @@
 """SCAN and IMRAM: worked numbers, one pair at a time, gradients, budgets."""
 
-import math
-
 import pytest
 import torch
 from cross_reference import loop_scores
@@ -248,15 +246,3 @@ def test_a_context_of_length_zero_gives_finite_gradients():
 def test_parameter_count_of_the_memory():
     model = build("imram", feature_dim=4, vocab_size=4)
     assert sum(p.numel() for p in model.memory.parameters()) == 8_392_704
-
-
-def test_options_are_checked():
-    with pytest.raises(ValueError, match="direction='both': must be one of 't2i', 'i2t'"):
-        scan("both", "mean")
-    with pytest.raises(ValueError, match=r"pooling=.*: must be one of"):
-        scan("t2i", "median")
-    with pytest.raises(ValueError, match="branch='both': must be one of 'text', 'image', 'full'"):
-        imram("both", False)
-    with pytest.raises(ValueError, match=r"steps=1\.5: must be a whole number"):
-        build("imram", **SIZES, steps=1.5)
-    assert scan("t2i", "lse").score_range[1] == math.inf

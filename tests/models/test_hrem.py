@@ -146,21 +146,6 @@ def test_regions_that_were_dropped_are_not_related():
         torch.testing.assert_close(got, want, rtol=0, atol=1e-7)
 
 
-def test_padding_counts_nothing():
-    model, images, tokens = example()
-    dirty = IDS.masked_fill(torch.arange(6)[None] >= torch.tensor(LENGTHS)[:, None], 13)
-    found = model.encode_images(images)
-    clean, other = model.encode_captions(tokens), model.encode_captions(Tokens(dirty, LENGTHS))
-    assert torch.equal(clean.vectors, other.vectors)
-    assert torch.equal(clean.fragments, other.fragments)
-    alone = model.encode_captions(Tokens(IDS[1:2, :3], (3,)))
-    torch.testing.assert_close(alone.vectors, clean.vectors[1:2], rtol=0, atol=1e-12)
-    v, t, _ = model.relations(found, clean, 1 << 30)
-    wider = type(clean)(clean.vectors, clean.lengths, nn.functional.pad(clean.fragments, (0, 0, 0, 3)))
-    for got, want in zip(model.relations(found, wider, 1 << 30), (v, t), strict=False):
-        torch.testing.assert_close(got, want, rtol=0, atol=1e-12)
-
-
 def weights_of(row, own, farthest):
     """Shares with which the negatives of one query are drawn, n = 512 in the density on the sphere."""
     logs = []
@@ -231,21 +216,6 @@ def test_samples_are_encoded_alone_when_testing():
         model.own_loss(whole, model.encode_captions(tokens))
 
 
-def test_what_does_not_fit_is_refused():
-    for wrong, message in (
-        ({"farthest": 2.0}, "farthest=2.0: must be a number, above 0.5 and below 2"),
-        ({"share": 0.0}, "share=0.0: must be a number, above 0"),
-        ({"top": 0}, "top=0: must be a whole number, at least 1"),
-        ({"residual": 1.5}, "residual=1.5: must be a number"),
-        ({"text": "bert"}, "text='bert' needs text_folder"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            build("hrem", **SIZES, **wrong)
-    model, images, tokens = example()
-    with pytest.raises(ValueError, match="pairs need as many images as captions, got 3 images and 4"):
-        model.own_loss(model.encode_images(images[:3]), model.encode_captions(tokens))
-
-
 def test_paper_sizes():
     given = {"preset": "paper", "model": "hrem", "data_options": {"root": "."}}
     runs = {name: nclib.resolve("plain", dataset=name, **given) for name in ("f30k", "coco")}
@@ -259,14 +229,3 @@ def test_paper_sizes():
         model = HREM(feature_dim=2048, vocab_size=8481, n_regions=36, drop=0.0)
         assert model.encode_images(torch.empty(128, 36, 2048)).vectors.shape == (128, 1024)
         assert isinstance(model.relations, SampleRelations)
-
-
-@pytest.mark.exhaustive
-def test_plain_training_minimises_the_loss_of_the_paper(tmp_path):
-    given = {"dataset": "planted", "mrate": 0.0, "warmup_epochs": 0, "epochs": 3, "loss": "own"}
-    options = {"relations_after": 10, "drop": 0.0}
-    record = nclib.run("plain", model="hrem", **given, model_options=options, out=tmp_path, progress=False)
-    first, *_, last = record.curves
-    assert last["loss_ranking"] < first["loss_ranking"]
-    assert last["loss_related"] > 0
-    assert last["loss_penalty"] > 0

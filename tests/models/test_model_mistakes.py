@@ -1,16 +1,13 @@
 """An author's own model: declared options, and mistakes told in one line, at registration or when built."""
 
-import importlib.util
 import re
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 import torch
 
 import nclib
-from nclib import label_noise, methods, models
+from nclib import models
 from nclib.common.options import rules
 from nclib.models import (
     CaptionEncoding,
@@ -272,20 +269,6 @@ def test_a_method_that_does_not_take_what_it_is_called_with(members, message):
     assert refused(changed(**members)) == f"model 'mine': Mine.{message}"
 
 
-def test_one_option_for_methods_and_models():
-    assert methods.option is models.option is label_noise.option
-    assert changed(weight=methods.option(2.0, above=0)).weight == 2.0
-
-
-def test_options_print_with_their_help():
-    models.register("mine", summary="for a test")(Good)
-    lines = str(models.options("mine").catalogue()).splitlines()
-    assert lines[-2:] == [
-        "weight       1.0     factor of the difference; a number, above 0",
-        "kind         'abs'   one of 'abs', 'square'",
-    ]
-
-
 class Words(FragmentMatcher):
     """Mean over words of the best region's cosine."""
 
@@ -385,32 +368,3 @@ def test_options_out_of_range_are_told_before_anything_is_loaded(model, options,
 def test_an_unknown_model_is_told_to_be_imported():
     with pytest.raises(ValueError, match=r"model='mine': must be one of .*import the file that registers"):
         nclib.run("plain", model="mine", dataset="planted", progress=False)
-
-
-@pytest.mark.exhaustive
-@pytest.mark.slow
-def test_a_file_outside_the_package(tmp_path):
-    code = """
-import torch
-from nclib.models import FragmentMatcher, option, register
-
-@register("mine", summary="mean over words of the best region's cosine")
-class Mine(FragmentMatcher):
-    softness: float = option(0.05, above=0)
-
-    def pair_scores(self, regions, words, mask):
-        cosine = torch.einsum("brd,nwd->bnwr", regions, words)
-        return ((cosine / self.softness).softmax(-1) * cosine).sum(-1).mul(mask).sum(-1) / mask.sum(-1)
-"""
-    (tmp_path / "my_model.py").write_text(code)
-    script = (
-        "import my_model, nclib; r = nclib.run('plain', model='mine', dataset='planted', mrate=0.2, "
-        "warmup_epochs=1, epochs=1, progress=False, model_options={'softness': 0.1}, "
-        "data_options={'n_train': 32, 'n_val': 8, 'n_test': 8}); "
-        "print(r.settings['model_options'])"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True
-    )
-    assert "'softness': 0.1" in done.stdout
-    assert importlib.util.find_spec("my_model") is None

@@ -221,30 +221,3 @@ def test_gradients_are_those_of_the_threshold_used(budget):
         results.append((words.grad, bool(model.thresholds.any())))
     assert [moved for _, moved in results] == [True, False]
     assert torch.equal(results[0][0], results[1][0])
-
-
-def test_trains_every_parameter():
-    model, images, tokens = example()
-    model.thresholds[:] = 0.4
-    model(images, tokens).square().sum().backward()
-    assert all(p.grad is not None and bool(p.grad.isfinite().all()) for p in model.parameters())
-    assert all(bool(p.grad.any()) for p in model.image_encoder.parameters())
-
-
-def test_padding_counts_nothing():
-    (images, captions), model = planted(), planted_model()
-    longer = torch.cat([captions.words, torch.zeros_like(captions.words)], 1)
-    for training in (True, False):
-        model.train(training)
-        model.thresholds[:] = 0.3
-        wanted = model.similarity(images, captions)
-        model.thresholds[:] = 0.3
-        got = model.similarity(images, CaptionEncoding(captions.vectors, captions.lengths, longer))
-        torch.testing.assert_close(got, wanted, rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize("option", [{"temperature": 0}, {"intra": -1.0}, {"alpha": 0}, {"samples": 1}])
-def test_options_are_checked(option):
-    (name,) = option
-    with pytest.raises(ValueError, match=f"{name}="):
-        build("naaf", **SIZES, **option)

@@ -2,7 +2,6 @@
 
 import re
 
-import numpy as np
 import pytest
 import torch
 from local_weights import PIECES, WORDS, bert_folder, clip_folder, words_file
@@ -211,33 +210,6 @@ def mask_of(captions):
     return word_mask(captions.lengths, captions.words.shape[1], captions.words)
 
 
-@pytest.mark.parametrize("matching", MATCHINGS)
-def test_pairs_chunks_and_selection_agree(matching):
-    images, tokens = example(1, 7)
-    net = model(dim=16, matching=matching, marginals="inter").double()
-    v, t = net.encode_images(images), net.encode_captions(tokens)
-    want = net.similarity(v, t)
-    torch.testing.assert_close(net.paired_similarity(v, t), want.diagonal())
-    torch.testing.assert_close(net.similarity(v, t, chunk=2), want)
-    net.memory_budget, weight = 1 << 12, net.text_encoder.gru.weight_ih_l0
-    torch.testing.assert_close(net.similarity(v, t), want)
-    (again,) = torch.autograd.grad(net.similarity(v, t).square().sum(), weight, retain_graph=True)
-    (plain,) = torch.autograd.grad(want.square().sum(), weight, retain_graph=True)
-    torch.testing.assert_close(again, plain)
-    rows = [4, 0, 2]
-    picked = net.similarity(v.select(rows), t.select(rows))
-    torch.testing.assert_close(picked, want[rows][:, rows])
-    joined = type(t).concat([t.select([5]), t.select(rows)])
-    torch.testing.assert_close(
-        net.similarity(type(v).concat([v.select([1]), v]), joined)[1:, 1:], want[:, rows]
-    )
-    assert not net.similarity(v.detach(), t.detach()).requires_grad or list(net.parameters())
-    vectors = net.pair_vectors(v, t, paired=True)
-    assert vectors.shape == (7, net.pair_dim)
-    if matching != "pem":
-        torch.testing.assert_close(vectors.sum(-1), want.diagonal())
-
-
 @pytest.mark.parametrize("sinkhorn", ["released", "log"])
 @pytest.mark.parametrize("matching", ["partial_ot", "full", "prompt"])
 def test_mass_is_accounted_for(matching, sinkhorn):
@@ -330,31 +302,6 @@ def test_first_fragment_can_be_the_global_one():
     assert kept.regions.shape[1] == 3
     with pytest.raises(ValueError, match="image_global='first' takes it"):
         net.encode_images(images[:, :1])
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"matching": "emd"}, "matching='emd': must be one of 'vse', 'pem'"),
-        ({"marginals": "soft"}, "marginals='soft': must be one of"),
-        ({"sinkhorn": "exact"}, "sinkhorn='exact': must be one of 'released', 'log'"),
-        ({"lam": 0.0}, "lam=0.0: must be a number, above 0"),
-        ({"iterations": 0}, "iterations=0: must be a whole number, at least 1"),
-        ({"dustbin_mass": -1.0}, "dustbin_mass must be 'uniform', 'half' or a positive number"),
-        ({"dustbin_mass": "none"}, "dustbin_mass must be"),
-        ({"mask_ratio": 1.0}, "mask_ratio=1.0: must be None or a number, at least 0 and below 1"),
-        ({"features": "pixels"}, "features='pixels': must be one of 'region', 'grid'"),
-        ({"image_encoder": "identity", "embed_dim": 8}, "needs embed_dim = feature_dim, got 8 and 4"),
-        ({"text": "gpt"}, "text='gpt': must be one of"),
-        ({"tau": -1}, "tau=-1: must be a number, above 0"),
-        ({"image_global": "max"}, "image_global='max': must be one of"),
-    ],
-)
-def test_wrong_options_are_named(options, message):
-    with pytest.raises(ValueError, match=message):
-        model(**options)
-    with pytest.raises(ValueError, match="augment_captions=1: must be True or False"):
-        model(augment_captions=1)
 
 
 def test_vectors_alone_cannot_be_aligned():
@@ -460,23 +407,6 @@ def test_words_through_a_transformer(tmp_path):
 def test_an_option_without_effect_is_refused(options, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         model(**options)
-
-
-def test_word_vectors_from_a_file(tmp_path):
-    unknown = [np.nan, np.nan]
-    np.save(tmp_path / "vectors.npy", np.array([unknown, [1, 2], [3, 4], [5, 6], unknown, [9, 10]]))
-    options = {"vocab_size": 6, "word_dim": 2, "word_vectors": str(tmp_path / "vectors.npy")}
-    weight = model(**options).text_encoder.embedding.weight
-    assert weight.shape == (7, 2)
-    assert weight[[1, 2, 3, 5]].tolist() == [[1, 2], [3, 4], [5, 6], [9, 10]]
-    assert weight.isfinite().all()
-    assert weight.requires_grad
-    with pytest.raises(ValueError, match=r"word_vectors must be \(at most 7, 3\)"):
-        model(**options | {"word_dim": 3})
-    for number in (np.inf, 1e300, 3e38):
-        np.save(tmp_path / "vectors.npy", np.array([unknown, [1, number]]))
-        with pytest.raises(ValueError, match=r"vectors\.npy'?: row 1 holds numbers too large to be squared"):
-            model(**options)
 
 
 def test_captions_are_changed_at_the_published_rates():

@@ -16,7 +16,6 @@ from local_weights import MERGES, PIECES, WORDS, bert_folder, clip_folder, clip_
 from local_weights import words_file as write_words
 from safetensors.torch import load_file, save_file
 
-import nclib
 from nclib.common.tokens import Tokens
 from nclib.models import build
 from nclib.models.pretrained import (
@@ -390,26 +389,6 @@ def test_models_train_on_them_and_come_back(tmp_path, name, image, finetune):
         model.encode_images(pictures[:, :32])
 
 
-@pytest.mark.slow
-def test_a_run_from_pictures(tmp_path):
-    (tmp_path / "net").mkdir()
-    state = resnet_folder(tmp_path / "net")
-    record = nclib.run(
-        "plain",
-        model="vse",
-        data_options={"features": "pixels", "size": "small", "n_train": 64, "n_val": 8, "n_test": 10},
-        model_options={"image": "resnet", "image_folder": str(tmp_path / "net"), "finetune": True},
-        epochs=1,
-        warmup_epochs=0,
-        batch_size=32,
-        out=str(tmp_path / "runs"),
-        progress=False,
-    )
-    trainer = nclib.open_run(record).trainer
-    name = "embedder.embedder.convolution.weight"
-    assert not torch.equal(trainer.networks[0].pixels.tower.state_dict()[name].cpu(), state[name])
-
-
 # -------------------------------------------------------------------------------------- what is refused
 
 
@@ -530,20 +509,6 @@ def test_code_beside_weights_is_refused_unasked_and_never_run(tmp_path, monkeypa
         text_encoder("bert", tmp_path)
         TwoTowers(str(tmp_path))
     assert not mark.exists()
-
-
-def test_options_without_effect_are_named():
-    sizes = {"feature_dim": 96, "vocab_size": 9, "embed_dim": 6}
-    for options, message in (
-        ({"text": "clip"}, "text='clip' needs text_folder, a local path"),
-        ({"image": "resnet"}, "image='resnet' needs image_folder"),
-        ({"text_folder": "x"}, "text_folder='x' is used with text='bert' or 'clip' only, got text='bigru'"),
-        ({"image_folder": "x"}, "image_folder='x' is used with image='resnet' or 'clip' only"),
-        ({"text_words": "x"}, "text_words='x' is used with text='bert' or 'clip' only"),
-        ({"text": "gpt"}, "text='gpt': must be one of 'bigru', 'bert', 'clip'"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            build("vse", **sizes, **options)
 
 
 def test_the_weights_are_those_of_the_file(tmp_path):

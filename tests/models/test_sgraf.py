@@ -100,62 +100,6 @@ def test_budget_bounds_the_groups():
         assert not model._plan(encoded.regions, tokens.lengths, None)[1]
 
 
-@pytest.mark.parametrize("name", ["sgr", "saf", "sgraf"])
-def test_selected_and_joined_encodings_score_alike(name):
-    model, images, tokens = example(name)
-    model.eval()
-    encoded, captions = model.encode_images(images), model.encode_captions(tokens)
-    scores = model.similarity(encoded, captions)
-    some, other = [3, 0], [5, 1, 2]
-    part = model.similarity(encoded.select(some), captions.select(torch.tensor(other)))
-    torch.testing.assert_close(part, scores[some][:, other], rtol=0, atol=1e-14)
-    pieces = [captions.select([1, 5]), captions.select(slice(2, 5))]
-    assert len(pieces[0]) == 2
-    joined = type(captions).concat(pieces)
-    halves = type(encoded).concat([encoded.select([4]), encoded.select([1, 1])])
-    torch.testing.assert_close(
-        model.similarity(halves, joined), scores[[4, 1, 1]][:, [1, 5, 2, 3, 4]], rtol=0, atol=1e-14
-    )
-    mask = torch.tensor([True, False, False, True, False])
-    torch.testing.assert_close(
-        model.similarity(encoded.select(mask), captions), scores[[0, 3]], rtol=0, atol=1e-14
-    )
-    assert not model.similarity(encoded.detach(), captions.detach().select([0])).isnan().any()
-
-
-@pytest.mark.parametrize("name", ["sgr", "saf"])
-@pytest.mark.parametrize("group_cost", [0.0, 1e9])
-def test_padding_may_hold_anything(name, group_cost):
-    model, images, tokens = example(name)
-    model.eval()
-    model.group_cost = group_cost
-    encoded, captions = model.encode_images(images), model.encode_captions(tokens)
-    dirty = captions.words.clone()
-    for row, length in enumerate(captions.lengths):
-        dirty[row, length:] = 1e3 * torch.randn_like(dirty[row, length:])
-    clean = model.similarity(encoded, captions)
-    got = model.similarity(encoded, CaptionEncoding(captions.vectors, captions.lengths, dirty))
-    assert torch.equal(got, clean)
-
-
-@pytest.mark.parametrize("name", ["sgr", "saf"])
-def test_order_of_captions_does_not_matter(name):
-    model, images, tokens = example(name)
-    model.eval()
-    order = torch.randperm(len(tokens))
-    mixed = Tokens(tokens.ids[order], tuple(tokens.lengths[i] for i in order))
-    torch.testing.assert_close(model(images, mixed), model(images, tokens)[:, order], rtol=0, atol=1e-14)
-
-
-def test_logits_and_probabilities_agree():
-    for name in ("sgr", "saf", "sgraf"):
-        model, images, tokens = example(name)
-        model.eval()
-        probability, logit = model(images, tokens), model(images, tokens, logits=True)
-        torch.testing.assert_close(torch.sigmoid(logit), probability, rtol=0, atol=1e-14)
-        assert bool((probability > 0).all() and (probability < 1).all())
-
-
 def test_ensemble_is_the_mean_and_its_logits_do_not_saturate():
     model, images, tokens = example("sgraf")
     model.eval()
@@ -170,14 +114,6 @@ def test_ensemble_is_the_mean_and_its_logits_do_not_saturate():
     logits = model(images, tokens, logits=True)
     assert bool(logits.isfinite().all())
     assert len(logits.unique()) > 20
-
-
-@pytest.mark.parametrize("name", ["sgr", "saf"])
-def test_dropout_only_in_training(name):
-    model, images, tokens = example(name, dropout=0.4)
-    assert not torch.equal(model(images, tokens), model(images, tokens))
-    model.eval()
-    assert torch.equal(model(images, tokens), model(images, tokens))
 
 
 def test_scores_without_gradients_are_the_same():

@@ -44,17 +44,3 @@ def test_equals_one_pair_at_a_time(region_pool, word_pool, unit_fragments):
             caption = word.mean(0) if word_pool == "mean" else final.sum(0)[0] / 2
             cosine = torch.nn.functional.cosine_similarity(image, caption, dim=0)
             torch.testing.assert_close(scores[i, c], cosine, rtol=0, atol=1e-7)
-
-
-def test_range_selection_and_any_number_of_regions():
-    torch.manual_seed(0)
-    model = build("vse", **SIZES)
-    captions = model.encode_captions(Tokens(torch.tensor([[1, 2], [3, 0]]), (2, 1)))
-    images = model.encode_images(torch.randn(5, 9, 6))
-    scores = model.similarity(images, captions)
-    low, high = model.score_range
-    assert bool((scores >= low).all() and (scores <= high).all())
-    joined = type(captions).concat([captions.select([1]), captions])
-    assert joined.lengths == (1, 2, 1)
-    torch.testing.assert_close(model.similarity(images.select([2]), joined), scores[[2]][:, [1, 0, 1]])
-    assert torch.equal(model.similarity(images, captions, logits=True, chunk=1), scores)

@@ -137,18 +137,3 @@ def test_the_batch_norm_counts_all_regions_or_kept_ones_and_zeros(norm_over):
     torch.testing.assert_close(encoder.norm.running_mean, 0.1 * first.mean(0))
     model.eval()
     assert model.kept_regions(images)[1] == (4,) * 5
-
-
-def test_trains_every_parameter():
-    torch.manual_seed(0)
-    model = build("vse_inf", **SIZES)
-    scores = model(torch.randn(5, 4, 6), Tokens(torch.randint(1, 9, (5, 6)), (6, 3, 2, 5, 1)))
-    scores.square().sum().backward()
-    assert all(p.grad is not None and bool(p.grad.isfinite().all()) for p in model.parameters())
-
-
-def test_options_are_checked():
-    with pytest.raises(ValueError, match="pool_dim must be even"):
-        build("vse_inf", **SIZES, pool_dim=7)
-    with pytest.raises(ValueError, match="drop=1: must be a number, at least 0 and below 1"):
-        build("vse_inf", **SIZES, drop=1)

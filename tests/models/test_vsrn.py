@@ -183,13 +183,3 @@ def test_paper_sizes():
         encoded = model.encode_images(torch.empty(128, 36, 2048))
     assert encoded.vectors.shape == (128, 2048)
     assert encoded.related.shape == (128, 36, 2048)
-
-
-@pytest.mark.exhaustive
-def test_plain_training_minimises_both_terms(tmp_path):
-    given = {"dataset": "planted", "mrate": 0.0, "warmup_epochs": 0, "epochs": 3, "loss": "own"}
-    small = {"data_options": {"n_train": 80, "n_val": 20, "n_test": 20}, "model_options": {"embed_dim": 32}}
-    record = nclib.run("plain", model="vsrn", **given, **small, out=tmp_path, progress=False)
-    first, *_, last = record.curves
-    for term in ("loss_ranking", "loss_caption"):
-        assert last[term] < first[term]
