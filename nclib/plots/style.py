@@ -43,7 +43,7 @@ METHOD_STYLES = {
     "uot_rcl": ("#C2185B", "o"), "elrcmr": (NEUTRAL, "s"),
     "mrl": (ACCENT, "^"), "dscmr": (THIRD, "D"),
     "sdml": ("#E69F00", "v"), "deep_sm": ("#56B4E9", "p"),
-    "mcca": ("#8C6D31", "X"), "pls": ("#6F63B5", "P"),
+    "mcca": ("#8C6D31", "X"), "pls": ("#6F63B5", "P"), "nirnl": ("#243B6B", "<"),
 }  # fmt: skip
 """Colour and marker of the methods that the book discusses; no colour of theirs means right or wrong."""
 
