@@ -21,6 +21,8 @@ PARTS = (0.0, 0.3, 0.6, 0.75, 0.9, 1.0)
 SLOPE, SLOPE_SPREAD, STEP_SPREAD = 0.5, 1.0, 0.1
 #: Spread of the mean logarithm of the slopes of a kind around that of the largest kind.
 ALIKE = 0.3
+#: Log likelihood that a further step could gain, below which none is taken.
+GAIN = 1e-8
 
 
 class Share(NamedTuple):
@@ -218,36 +220,37 @@ def _mixture(f: Array, g: Array, t: Array, prior: tuple[float, float]) -> tuple[
     precision = np.zeros((k + 2, k + 2))
     precision[2:, 2:] = step.T @ step + np.full((k, k), (k * prior[1]) ** -2)
     mean = np.append([0.0, 0.0], np.full(k, prior[0]))
-    total, offset = f + g, np.log(f.sum(1) / np.maximum(g.sum(1), 1))[:, None]
+    offset = np.log(f.sum(1) / np.maximum(g.sum(1), 1))[:, None]
     start = -np.exp(prior[0]) * ramps[len(t) // 2].sum()
-    theta, damp = np.tile([-1.0, start, *mean[2:]], (rows, 1)), np.full(rows, 1e-2)
+    theta, damp, at = np.tile([-1.0, start, *mean[2:]], (rows, 1)), np.full(rows, 1e-2), np.arange(rows)
 
     def state(theta: Array) -> tuple[Array, Array, Array, Array]:
         share = expit(theta[:, :1])
         right = (1 - share) * np.exp(np.minimum(theta[:, 1:2] + np.exp(theta[:, 2:]) @ ramps.T, 50))
-        eta = offset + np.log(share + right)
+        eta = offset[at] + np.log(share + right)
         far = theta - mean
-        value = (f * eta - total * np.logaddexp(0, eta)).sum(1) - 0.5 * ((far @ precision) * far).sum(1)
-        return value, share, right, expit(eta)
+        value = (f[at] * eta - (f + g)[at] * np.logaddexp(0, eta)).sum(1)
+        return value - 0.5 * ((far @ precision) * far).sum(1), share, right, expit(eta)
 
-    now = state(theta)
     for _ in range(60):
-        value, share, right, q = now
+        value, share, right, q = state(theta[at])
         is_right = right / (share + right)
         by_share = (1 - share) * (1 - is_right) - share * is_right
-        inner = np.concatenate([np.ones((rows, len(t), 1)), np.exp(theta[:, None, 2:]) * ramps], 2)
+        inner = np.concatenate([np.ones((len(at), len(t), 1)), np.exp(theta[at, None, 2:]) * ramps], 2)
         slope = np.concatenate([by_share[..., None], is_right[..., None] * inner], 2)
-        gradient = np.einsum("rh,rhp->rp", f - total * q, slope) - (theta - mean) @ precision
+        total = (f + g)[at]
+        gradient = np.einsum("rh,rhp->rp", f[at] - total * q, slope) - (theta[at] - mean) @ precision
         weighted = slope * (total * q * (1 - q))[..., None]
         fisher = slope.transpose(0, 2, 1) @ weighted + precision
-        scale = np.maximum(np.einsum("rpp->rp", fisher), 1e-3) * damp[:, None]
+        scale = np.maximum(np.einsum("rpp->rp", fisher), 1e-3) * damp[at, None]
         move = np.linalg.solve(fisher + scale[:, None] * np.eye(k + 2), gradient[..., None])[..., 0]
-        tried = theta + move.clip(-2, 2)
+        tried = theta[at] + move.clip(-2, 2)
         better = state(tried)[0] >= value
-        theta = np.where(better[:, None], tried, theta)
-        damp = np.where(better, damp / 4, damp * 6).clip(1e-8, 1e8)
-        now = state(theta)
-        if np.where(better, now[0] - value, 0).max() < 1e-5 and (better | (damp > 1e6)).all():
+        theta[at[better]] = tried[better]
+        damp[at] = np.where(better, damp[at] / 4, damp[at] * 6).clip(1e-8, 1e8)
+        at = at[(gradient * move).sum(1) >= GAIN]
+        if len(at) == 0:
             break
-    _, share, right, _ = now
+    at = np.arange(rows)
+    _, share, right, _ = state(theta)
     return share[:, 0], share / (share + right), float(theta[0, 2:].mean())

@@ -151,7 +151,8 @@ def test_a_model_in_the_folder_is_read_and_not_trained(tmp_path, monkeypatch, ca
         ]
 
 
-def test_copies_of_a_picture_share_a_fold(tmp_path):
+def test_copies_of_a_picture_share_a_fold(tmp_path, monkeypatch):
+    monkeypatch.setattr(crossfit, "EPOCHS", 2)
     features, texts, of = planted(80, 1)
     texts = [f"{text} {i}" for i, text in enumerate(texts)] * 3
     features = np.tile(features, (3, 1))
@@ -163,16 +164,16 @@ def test_copies_of_a_picture_share_a_fold(tmp_path):
     assert fold.any()
 
 
-@pytest.mark.slow
-def test_wrong_captions_score_lower_in_every_fold(tmp_path):
-    features, texts, of = planted(300, 1)
-    wrong = np.arange(300) < 60
-    texts[:60] = texts[59::-1]
+def test_wrong_captions_score_lower_in_every_fold(tmp_path, monkeypatch):
+    monkeypatch.setattr(crossfit, "EPOCHS", 8)
+    features, texts, of = planted(200, 1)
+    wrong = np.arange(200) < 40
+    texts[:40] = texts[39::-1]
     images, captions = crossfit.crossfit(
-        features, texts, of, np.ones(300, bool), folder=tmp_path, progress=False
+        features, texts, of, np.ones(200, bool), folder=tmp_path, progress=False
     )
     score = (images[of] * captions).sum(1)
-    fold = np.abs(captions.reshape(300, 2, -1)).sum(2).argmax(1)
+    fold = np.abs(captions.reshape(200, 2, -1)).sum(2).argmax(1)
     rng = np.random.default_rng(0)
     for k in range(2):
         mine = fold == k

@@ -31,15 +31,17 @@ def first(audit, n):
     return audit.table.sort_values("rank")["id"].head(n)
 
 
+@pytest.mark.parametrize("seeds", [2, pytest.param(20, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize(("way", "n"), [("first", 5), ("first", 200), ("ask", 5), ("ask", 60)])
-def test_right_labels_do_not_widen_the_interval(way, n):
-    wider, worse = [], []
-    for seed in range(5):
+def test_right_labels_do_not_widen_the_interval(way, n, seeds):
+    wider, worse, held = [], [], []
+    for seed in range(seeds):
         audit, wrong = exchanged(seed)
         told = audit.tell(marks(audit.ask(n)["id"] if way == "ask" else first(audit, n), wrong))
-        assert told.share.low <= wrong.mean() <= told.share.high
+        held.append(told.share.low <= wrong.mean() <= told.share.high)
         wider.append(np.diff(told.share[1:])[0] - np.diff(audit.share[1:])[0])
         worse.append(told.check(wrong)["calibration_error"] - audit.check(wrong)["calibration_error"])
+    assert np.mean(held) >= 0.9
     assert np.median(wider) <= 1e-6
     assert np.median(worse) <= 1e-3
 

@@ -66,6 +66,7 @@ def test_stock_phrases_are_wrong_and_a_finding(tmp_path):
     assert "stands on" in audit.table["reason"][np.flatnonzero(wrong)[0]]
 
 
+@pytest.mark.exhaustive
 def test_a_placeholder_picture_is_wrong_and_a_finding():
     images, captions, image_of, texts, rng = right()
     rows = rng.permutation(N)[: N // 8]
@@ -75,6 +76,7 @@ def test_a_placeholder_picture_is_wrong_and_a_finding():
     assert f'1 picture has {len(rows)} captions: "{rows.min()}.jpg"' in audit.findings[0]
 
 
+@pytest.mark.exhaustive
 def test_templates_whose_captions_differ_are_wrong():
     images, captions, image_of, texts, rng = right()
     rows = rng.permutation(N)[: N // 4]
@@ -113,6 +115,7 @@ def test_class_names_as_captions_may_be_right():
     check(audit, said != own, within=0.02)
 
 
+@pytest.mark.exhaustive
 def test_captions_at_the_mean_of_the_others_are_wrong():
     images, captions, image_of, texts, rng = right(2)
     rows = rng.permutation(N)[: round(0.35 * N)]
