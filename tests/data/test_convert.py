@@ -19,7 +19,6 @@ from data_convert import ConvertError, main
 
 import nclib
 from nclib.data import load, row_writer
-from nclib.data.rows import RowFile
 from nclib.data.vocabulary import Vocabulary
 
 REGIONS, FEATURES = 3, 4
@@ -98,15 +97,6 @@ def test_a_float16_copy_is_read_in_the_place_of_the_original(given, capsys):
         load("f30k", root=given / "out", half=True)
     (given / "out" / "dev_ims.npy").unlink()  # the copies are enough
     assert load("f30k", root=given / "out", half=True).checksum == half.checksum
-
-
-def test_numbers_that_float16_holds_exactly_still_give_another_checksum(given):
-    for split in ("train", "dev", "test"):
-        main(arguments(given, split=split))
-        np.save(given / "out" / f"{split}_ims.npy", np.ones((10, 3, 4), np.float32))
-    main(["vocabulary", "f30k", str(given / "out")])
-    main(["half", str(given / "out")])
-    assert load("f30k", root=given / "out").checksum != load("f30k", root=given / "out", half=True).checksum
 
 
 def test_the_vocabulary_is_the_one_that_loading_builds(given, capsys):
@@ -242,13 +232,6 @@ def test_numbers_that_float16_cannot_hold(tmp_path, value, words):
     assert not (tmp_path / "train_ims.f16.npy").exists()
 
 
-@pytest.mark.parametrize("name", ["x.txt", "train_ims.f16.npy", "missing.npy"])
-def test_only_features_have_copies(tmp_path, name):
-    with pytest.raises(ConvertError, match=name):
-        convert.half(tmp_path / name)
-    assert main(["half", str(tmp_path)]) == 1  # a folder without features
-
-
 def test_files_that_are_there_are_kept_unless_asked(given, capsys):
     assert main(arguments(given)) == 0
     assert main(arguments(given)) == 1
@@ -288,43 +271,6 @@ def test_captions_never_stand_beside_features_of_other_images(given, monkeypatch
     assert "10 of 10 rows are there from an earlier attempt" in capsys.readouterr().err
     assert (out / "train_ids.txt").read_text().split() == names(10)[::-1]
     assert np.array_equal(np.load(out / "train_ims.npy"), numbers(10)[::-1])
-
-
-def test_a_damaged_archive_is_named(given, capsys):
-    (given / "single" / "img_004.npy").unlink()
-    path = given / "single" / "img_004.npz"
-    np.savez_compressed(path, features=numbers(1)[0])
-    content = bytearray(path.read_bytes())
-    content[60:90] = bytes(30)
-    for damaged in (content, content[:100]):
-        path.write_bytes(damaged)
-        assert main(arguments(given)) == 1
-        assert "img_004.npz" in capsys.readouterr().err
-
-
-def test_an_unreadable_folder_is_not_called_empty(given, monkeypatch, capsys):
-    assert main(arguments(given)) == 0
-
-    def denied(self):
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(Path, "iterdir", denied)
-    assert main(["half", str(given / "out")]) == 1
-    assert f"{given / 'out'} cannot be read (Permission denied)" in capsys.readouterr().err
-
-
-def test_a_vocabulary_that_cannot_be_written_says_where_it_could_go(given, monkeypatch, capsys):
-    for split in ("train", "dev", "test"):
-        assert main(arguments(given, split=split)) == 0
-
-    def denied(self, path):
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(Vocabulary, "to_json", denied)
-    assert main(["vocabulary", "f30k", str(given / "out")]) == 1
-    assert "cannot be written (Permission denied); name another file with --out" in capsys.readouterr().err
-    with pytest.raises(ValueError, match=r"cannot be written \(Permission denied\).*give vocabulary=PATH"):
-        load("f30k", root=given / "out", build_vocabulary=True)
 
 
 # -- faults -------------------------------------------------------------------------------------------------
@@ -424,46 +370,6 @@ def test_rows_are_kept_when_source_and_file_are_as_before(large, monkeypatch, da
     assert (large / "train_ims.f16.npy").read_bytes() == (large / "expected.npy").read_bytes()
 
 
-def test_a_stop_between_the_last_two_steps_is_no_loss(large, monkeypatch):
-    real = os.replace
-
-    def stops(old, new):
-        real(old, new)
-        if str(new).endswith(".npy"):
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "replace", stops)
-        assert main(["half", str(large / "train_ims.npy")]) == 130
-    copy, counter = (large / f"train_ims.f16.npy{end}" for end in ("", ".progress"))
-    made = copy.stat().st_mtime_ns
-    assert counter.exists()
-    assert main(["half", str(large / "train_ims.npy")]) == 0
-    assert copy.stat().st_mtime_ns == made
-    assert not counter.exists()
-
-
-def test_a_counter_without_its_rows_makes_no_other_file_whole(large, capsys):
-    np.save(large / "train_ims.f16.npy", np.zeros((5120, 36, 8), np.float16))
-    (large / "train_ims.f16.npy.progress").write_text("")
-    assert main(["half", str(large / "train_ims.npy")]) == 1
-    assert "train_ims.f16.npy is there already" in capsys.readouterr().err
-
-
-def test_a_folder_of_which_some_copies_are_made_is_continued(large, capsys):
-    np.save(large / "dev_ims.npy", numbers(7))
-    assert main(["half", str(large / "train_ims.npy")]) == 0
-    made = (large / "train_ims.f16.npy").stat().st_mtime_ns
-    assert main(["half", str(large)]) == 0
-    assert (large / "train_ims.f16.npy").stat().st_mtime_ns == made
-    assert np.array_equal(np.load(large / "dev_ims.f16.npy"), numbers(7).astype(np.float16))
-    np.save(large / "dev_ims.f16.npy", numbers(7, seed=1).astype(np.float16))
-    assert main(["half", str(large)]) == 1
-    assert "dev_ims.f16.npy is there already" in capsys.readouterr().err
-    assert main(["half", str(large), "--replace"]) == 0
-    assert np.array_equal(np.load(large / "dev_ims.f16.npy"), numbers(7).astype(np.float16))
-
-
 @pytest.mark.slow
 def test_a_full_disk_says_so_and_loses_nothing(large):
     def limit():
@@ -479,14 +385,6 @@ def test_a_full_disk_says_so_and_loses_nothing(large):
     assert (large / "train_ims.f16.npy").read_bytes() == (large / "expected.npy").read_bytes()
 
 
-def test_too_little_space_is_said_before_anything_is_written(large, monkeypatch, capsys):
-    free = type("Usage", (), {"free": 1_000_000})
-    monkeypatch.setattr(row_writer.shutil, "disk_usage", lambda path: free)
-    assert main(["half", str(large / "train_ims.npy")]) == 1
-    assert "needs 0.00 GB more" in capsys.readouterr().err
-    assert not (large / "train_ims.f16.npy.part").exists()
-
-
 @pytest.mark.slow
 def test_two_at_once_are_refused(large, capsys):
     process = start("half", large / "train_ims.npy")
@@ -497,37 +395,3 @@ def test_two_at_once_are_refused(large, capsys):
     _, said = process.communicate(timeout=60)
     assert process.returncode == 0, said
     assert (large / "train_ims.f16.npy").read_bytes() == (large / "expected.npy").read_bytes()
-
-
-def test_captions_that_are_not_there_have_no_vocabulary(given, capsys):
-    for place, words in ((given / "nowhere", "is not a folder"), (given, "train_caps.txt cannot be read")):
-        assert main(["vocabulary", "f30k", str(place)]) == 1
-        assert words in capsys.readouterr().err
-
-
-def test_memory_stays_bounded(large, monkeypatch):
-    largest, real = [0], RowFile.take
-
-    def watched(self, rows, out=None):
-        largest[0] = max(largest[0], len(rows))
-        return real(self, rows, out)
-
-    monkeypatch.setattr(RowFile, "take", watched)
-    assert main(["half", str(large / "train_ims.npy")]) == 0
-    assert largest[0] == row_writer.BLOCK
-
-
-def test_a_bar_is_drawn_where_there_is_a_terminal(large, monkeypatch, capsys):
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    assert main(["half", str(large / "train_ims.npy")]) == 0
-    assert "5120/5120" in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_it_is_a_command(given):
-    done = subprocess.run(
-        [sys.executable, "-W", "error", convert.__file__, *arguments(given)],
-        env={**os.environ, "PYTHONPATH": str(Path(nclib.__file__).parents[1])},
-        capture_output=True, text=True, check=False, timeout=60,
-    )  # fmt: skip
-    assert (done.returncode, done.stdout.strip()) == (0, str(given / "out" / "train_ims.npy"))

@@ -2,18 +2,14 @@
 
 import dataclasses
 import os
-import subprocess
-import sys
-from pathlib import Path
 
 import data_check as command
 import h5py
 import numpy as np
 import pytest
 import scipy.io
-from data_check import GOOD, MISSING, OTHER, WRONG, check, check_all, main, noise_files
+from data_check import GOOD, MISSING, OTHER, WRONG, check, main, noise_files
 
-import nclib
 from nclib.data import load
 from nclib.data.vocabulary import Vocabulary
 
@@ -65,17 +61,6 @@ def test_published_sizes_are_told_from_others(f30k, monkeypatch):
     assert str(check("f30k", f30k)).startswith("f30k: complete")
 
 
-def test_what_is_accepted_loads_and_what_is_refused_does_not(f30k):
-    assert check("f30k", f30k).complete(any_size=True)
-    assert load("f30k", root=f30k).test.n_images == 3
-    (f30k / "f30k_precomp" / "dev_caps.txt").write_text("one line\n")
-    report = check("f30k", f30k)
-    assert states(report)["dev_ims.npy"] == WRONG
-    assert "1 captions" in str(report)
-    with pytest.raises(ValueError, match=r"dev: dev_ims\.npy has 20 feature rows and 1 captions"):
-        load("f30k", root=f30k)
-
-
 def test_boxes_are_checked_where_they_are_and_missed_where_they_are_needed(f30k, capsys):
     assert not any("boxes" in file for file in states(check("f30k", f30k)))
     report = check("f30k", f30k, boxes=True)
@@ -108,27 +93,6 @@ def test_a_file_cut_short_or_with_nan_is_wrong(f30k):
     images[0, 0, 0] = np.inf
     np.save(folder / "train_ims.npy", images)
     assert "image 0 " in str(check("f30k", f30k))
-
-
-def test_a_spoilt_vocabulary_and_empty_captions_are_wrong(f30k):
-    (f30k / "vocab" / "f30k_precomp_vocab.json").write_text("{}")
-    (f30k / "f30k_precomp" / "test_caps.txt").write_text("a\n" * 14 + "\n")
-    found = states(check("f30k", f30k))
-    assert found["f30k_precomp_vocab.json"] == WRONG
-    assert found["test_caps.txt"] == WRONG
-
-
-def test_coco_and_cc152k(tmp_path):
-    for split in SPLITS["coco"]:
-        write(tmp_path / "coco_precomp", split, 3)
-    words(tmp_path / "coco_precomp" / "coco_precomp_vocab.json")
-    assert check("coco", tmp_path).complete(any_size=True)
-    for split in SPLITS["f30k"]:
-        write(tmp_path / "cc152k_precomp", split, 3, each=1, ending="caps.tsv")
-    words(tmp_path / "cc152k_precomp_vocab.json")
-    report = check("cc152k", tmp_path)
-    assert report.complete(any_size=True)
-    assert states(report)["cc152k_precomp_vocab.json"] == GOOD  # no published size to compare with
 
 
 def test_category_files(tmp_path):
@@ -170,28 +134,6 @@ def test_a_damaged_category_file_is_named(tmp_path, capsys, file, size):
     assert "get it again" in said
 
 
-def test_a_folder_itself_is_one_data_set(f30k, capsys):
-    folder = f30k / "f30k_precomp"
-    assert main([str(folder), "--any-size"]) == 0
-    assert capsys.readouterr().out.count("complete") == 1
-    assert [report.name for report in check_all(folder)] == ["f30k"]
-    other = folder.rename(f30k / "mine")
-    assert [report.name for report in check_all(other)] == ["f30k"]
-    (other / "test_caps.txt").unlink()
-    assert [report.name for report in check_all(other)] == ["f30k", "coco"]  # could be either
-
-
-def test_what_to_do_is_said(f30k, capsys):
-    folder = f30k / "f30k_precomp"
-    os.truncate(folder / "train_ims.npy", 300)
-    (folder / "test_caps.txt").unlink()
-    assert main([str(f30k)]) == 1
-    said = capsys.readouterr().out
-    assert "-> wrong: get the file again" in said
-    assert "-> missing: put the published file there, or make it (tools/data_convert.py" in said
-    assert "-> other size: not the numbers of the papers' package" in said
-
-
 def test_noise_files_are_named(tmp_path, monkeypatch):
     np.save(tmp_path / "noise_inx_0.4.npy", np.arange(12))
     np.save(tmp_path / "0.6_noise.npy", np.zeros((2, 2)))
@@ -222,21 +164,3 @@ def test_command(f30k, capsys):
     empty.mkdir()
     assert main([str(empty)]) == 1
     assert "nothing that is known" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("arguments", [["/no/such/folder"], [".", "flickr"]])
-def test_wrong_arguments_end_with_what_is_allowed(arguments, capsys):
-    with pytest.raises(SystemExit):
-        main(arguments)
-    said = capsys.readouterr().err
-    assert "there is no such folder" in said or "name must be one of f30k, coco" in said
-
-
-@pytest.mark.slow
-def test_it_is_a_command(f30k):
-    done = subprocess.run(
-        [sys.executable, "-W", "error", command.__file__, str(f30k), "f30k", "--any-size"],
-        env={**os.environ, "PYTHONPATH": str(Path(nclib.__file__).parents[1])},
-        capture_output=True, text=True, check=False, timeout=60,
-    )  # fmt: skip
-    assert (done.returncode, done.stderr) == (0, "")

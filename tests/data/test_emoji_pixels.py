@@ -70,12 +70,6 @@ def test_pictures_equal_plain_blending(painter, scenes):
         assert difference.max() < 20  # edges of target pixels are rounded to 1/16 pixel
 
 
-def test_few_drawings_are_painted_as_many_are(scenes):
-    drawings = assets.read_drawings()
-    many = render.Painter(drawings).paint(scenes[:200])
-    assert np.array_equal(many[:3], render.Painter(drawings).paint(scenes[:3]))
-
-
 def test_pictures_are_drawn_again_on_demand(painter):
     data = load("emoji", n_train=60, n_val=10, n_test=30)
     scenes = data.test.details["scenes"]

@@ -1,8 +1,6 @@
 """Features of photographs: tables of captions, splits, resuming, and what is said about bad input."""
 
 import json
-import shlex
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -71,11 +69,6 @@ def test_bad_tables(tmp_path, text, message):
     (tmp_path / "t.csv").write_text(text)
     with pytest.raises(ConvertError, match=message):
         read_captions(tmp_path / "t.csv")
-
-
-def test_a_caption_may_be_a_column_name(tmp_path):
-    (tmp_path / "t.txt").write_text("x.jpg\tphoto\ny.jpg\ta file, two\n")
-    assert read_captions(tmp_path / "t.txt").captions == {"x.jpg": ["photo"], "y.jpg": ["a file, two"]}
 
 
 def test_drawn_splits_repeat_and_cover(tmp_path):
@@ -198,33 +191,3 @@ def test_without_the_extra_it_says_so(photographs, monkeypatch):
     folder, table, out = photographs
     with pytest.raises(ImportError, match=r"pip install -e '\.\[pictures\]'"):
         prepare("own", images=folder, captions=table, out=out)
-
-
-@pytest.mark.slow
-def test_from_drawn_pictures_to_a_record(tmp_path, capsys):
-    from PIL import Image, ImageDraw
-
-    from nclib.cli import main as nclib_main
-
-    photos, out = tmp_path / "photos", tmp_path / "my data"
-    photos.mkdir()
-    rows, rng = ["image|caption"], np.random.default_rng(0)
-    for i in range(40):
-        colour = ("red", "green", "blue", "black")[i % 4]
-        picture = Image.new("RGB", (80, 60), "white")
-        x, y = rng.integers(0, 40, 2)
-        ImageDraw.Draw(picture).ellipse((x, y, x + 20, y + 20), fill=colour)
-        picture.save(photos / f"{i}.png")
-        rows += [f"{i}.png|a {colour} disc", f"{i}.png|a disc that is {colour}"]
-    (tmp_path / "t.csv").write_text("\n".join(rows))
-    words = ["--images", str(photos), "--captions", str(tmp_path / "t.csv"), "--out", str(out)]
-    assert nclib_main(["data", "prepare", "own", *words]) == 0
-    said = capsys.readouterr().out.splitlines()
-    assert "train: 32 pictures, 64 captions" in said
-    # The command that it suggests, for plain training of one epoch.
-    program, *words = shlex.split(said[-1].replace("l2rm", "plain"))
-    assert program == "nclib"
-    assert nclib_main([*words, "--epochs", "1", "--out", str(tmp_path / "runs"), "--quiet"]) == 0
-    record = json.loads(Path(capsys.readouterr().out.strip()).read_text())
-    assert record["settings"]["batch_size"] == 8
-    assert record["metrics"]["test"]["rsum"] > 0

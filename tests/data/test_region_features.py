@@ -7,13 +7,12 @@ import re
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 import nclib
 from nclib.data import fashion, load
-from nclib.data.feature_files import LAYOUTS, Reading, read_split
+from nclib.data.feature_files import LAYOUTS
 from nclib.data.vocabulary import SPECIAL, Vocabulary
 
 REGIONS, DIM = 3, 4
@@ -168,18 +167,6 @@ def test_a_vocabulary_is_built_only_on_request(f30k):
 
 
 lines = st.text(st.characters(codec="utf-8", exclude_characters="\n\r"), max_size=20)
-
-
-@pytest.mark.slow
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(data=st.data(), n=st.integers(2, 6), per_caption=st.booleans())
-def test_any_captions_keep_their_count_and_order(tmp_path, data, n, per_caption):
-    write(tmp_path, "train", n, per_caption=per_caption)
-    strings = data.draw(st.lists(lines, min_size=5 * n, max_size=5 * n))
-    (tmp_path / "train_caps.txt").write_bytes("".join(s + "\n" for s in strings).encode())
-    train = read_split(LAYOUTS["f30k"], tmp_path, "train", Reading())
-    assert train.texts == [s.strip() for s in strings]
-    assert np.array_equal(train.features, features(n))
 
 
 def test_long_captions_are_cut_with_a_warning(tmp_path):

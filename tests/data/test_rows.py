@@ -93,19 +93,6 @@ def test_other_keys_are_refused(path, key):
         RowFile(path)[key]
 
 
-def test_reading_everything_is_a_copy(path, array):
-    with pytest.raises(ValueError, match="stays on disk"):
-        np.asarray(RowFile(path), copy=False)
-    assert np.asarray(RowFile(path), np.float64).dtype == np.float64
-    assert "ims.npy" in repr(RowFile(path))
-
-
-def npy(array):
-    stream = io.BytesIO()
-    np.save(stream, array, allow_pickle=array.dtype == object)
-    return stream.getvalue()
-
-
 def test_a_file_that_is_cut_is_noticed(path, monkeypatch):
     rows = RowFile(path)
     os.truncate(path, 500)

@@ -203,22 +203,6 @@ def test_bundled_topics_hold():
     assert data.n_classes == len(data.label_names) > 40
 
 
-@pytest.mark.parametrize(
-    ("options", "word"), [({"labels": "colour"}, "labels"), ({"topic": 2}, "topic"), ({"n_val": 0}, "n_val")]
-)
-def test_bundled_set_refuses_bad_options(options, word):
-    with pytest.raises(ValueError, match=word):
-        load("emoji_category", **options)
-
-
-def test_planted_set_is_a_prefix_of_a_larger_one():
-    small, large = (load("planted_category", n_train=n) for n in (30, 60))
-    assert np.array_equal(small.val.images, large.val.images)
-    assert small.n_classes == 10
-    with pytest.raises(ValueError, match="image_noise"):
-        load("planted_category", image_noise=-1)
-
-
 @pytest.mark.parametrize("split", SIZES)
 @pytest.mark.parametrize("part", ["image", "text"])
 @pytest.mark.parametrize("value", [np.nan, 3e38, -1e300])
@@ -261,11 +245,3 @@ def test_features_do_not_depend_on_the_number_of_threads():
         with threadpool_limits(threads):
             made.append(_latent_semantics(counts)(others))
     np.testing.assert_array_equal(*made)
-
-
-def test_text_axes_without_variance_are_zero():
-    # Where documents are few, the directions without variance depend on the rounding of the processor.
-    data = load("emoji_category", n_train=60, n_val=20, n_test=20)
-    for split in data.splits.values():
-        assert split.texts[:, :60].any(0).all()
-        assert not split.texts[:, 60:].any()

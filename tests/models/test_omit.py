@@ -210,6 +210,19 @@ def mask_of(captions):
     return word_mask(captions.lengths, captions.words.shape[1], captions.words)
 
 
+@pytest.mark.parametrize("matching", MATCHINGS)
+def test_given_pairs_are_the_diagonal_of_all_pairs(matching):
+    images, tokens = example(1, 7)
+    net = model(dim=16, matching=matching, marginals="inter").double()
+    v, t = net.encode_images(images), net.encode_captions(tokens)
+    want = net.similarity(v, t).diagonal()
+    torch.testing.assert_close(net.paired_similarity(v, t), want)
+    vectors = net.pair_vectors(v, t, paired=True)
+    assert vectors.shape == (7, net.pair_dim)
+    if matching != "pem":
+        torch.testing.assert_close(vectors.sum(-1), want)
+
+
 @pytest.mark.parametrize("sinkhorn", ["released", "log"])
 @pytest.mark.parametrize("matching", ["partial_ot", "full", "prompt"])
 def test_mass_is_accounted_for(matching, sinkhorn):

@@ -111,6 +111,7 @@ def test_the_ensemble_puts_both_vectors_side_by_side():
         for member, i, c in zip(model.members, encoded.parts, captions.parts, strict=True)
     ]
     torch.testing.assert_close(model.pair_vectors(encoded, captions), torch.cat(parts, -1))
+    torch.testing.assert_close(encoded.vectors.norm(dim=-1), torch.full((5,), 2.0).double().sqrt())
 
 
 def test_statistics_of_given_pairs_are_those_of_a_loop_over_pairs():

@@ -14,7 +14,6 @@ from nclib.data import Captions, Split, Vocabulary
 from nclib.data.rows import RowFile
 from nclib.data.vocabulary import SPECIAL
 from nclib.noise import Mismatch
-from nclib.runs import noisy_pairs
 from nclib.runs.noisy_pairs import NoisyPairs
 from nclib.runs.options import PairSchedule
 from nclib.runs.pair_trainer import PairTrainer
@@ -123,20 +122,6 @@ def test_training_from_files_gives_the_bits_of_training_from_memory(sources, tmp
         assert workers() == []
     for name in ("a.npy", "a.f16.npy"):
         assert all(torch.equal(a, b) for a, b in zip(weights["memory"], weights[name], strict=True))
-
-
-def test_batches_are_the_same_however_far_ahead(sources, tmp_path, monkeypatch):
-    found = []
-    for n in (0, 1, 5):
-        monkeypatch.setattr(noisy_pairs, "AHEAD", n)
-        loop = trainer(sources["a.npy"], tmp_path)
-        found.append(list(loop.batches(purpose="pairs")))
-    for other in found[1:]:
-        assert len(other) == len(found[0]) == 6
-        for a, b in zip(found[0], other, strict=True):
-            assert torch.equal(a.index, b.index)
-            assert torch.equal(a.images, b.images)
-            assert torch.equal(a.captions.ids, b.captions.ids)
 
 
 def test_only_files_are_read_ahead(sources, tmp_path):

@@ -60,20 +60,6 @@ def test_the_digest_of_a_large_file_is_made_once_and_again_after_a_change(tmp_pa
         assert kept.read_text() == true
 
 
-def test_a_file_that_has_just_changed_is_read_every_time(tmp_path, monkeypatch):
-    monkeypatch.setenv("NCLIB_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(files, "SMALL", 4)
-    (tmp_path / "large").write_bytes(b"12345678")
-    files.content_digest(tmp_path / "large")
-    assert not (tmp_path / "cache").exists()
-
-
-# -- a finished record is compared with what was asked --------------------------------------------------
-
-
-# -- a printed n is a number of different runs ----------------------------------------------------------
-
-
 # -- what changes numbers -------------------------------------------------------------------------------
 
 

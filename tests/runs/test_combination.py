@@ -143,17 +143,3 @@ def test_two_pairs_of_co_teaching_networks_are_two_members(tmp_path):
     members = [load_record(tmp_path / name / "record.json") for name in record.parts]
     single = [member.metrics["test"]["rsum"] for member in members]
     assert record.metrics["single"]["rsum"] == pytest.approx(sum(single) / 2)
-
-
-@pytest.mark.parametrize(
-    ("method", "values", "said"),
-    [
-        ("plain", {"networks": 0}, "networks=0: must be a whole number, at least 1"),
-        ("plain", {"networks": "2"}, "networks='2': must be a whole number"),
-        ("plain", {"networks": 3, "seed": 2**31 - 2000}, r"at most 2147483647; give a smaller seed"),
-        ("mrl", {"networks": 2}, "unknown parameter 'networks'; only runs on pairs have it"),
-    ],
-)
-def test_bad_numbers_of_networks_are_refused(method, values, said):
-    with pytest.raises(ValueError, match=said):
-        nclib.resolve(method, **values)

@@ -91,13 +91,6 @@ def test_only_runs_whose_numbers_moved_get_new_names(monkeypatch):
     assert renamed(run=2) == ["l2rm", "ncr", "plain"]
 
 
-def test_the_last_number_of_what_is_named_counts(monkeypatch):
-    monkeypatch.setattr(identity, "MOVED", {"method l2rm": 3, "model sgr": 2, "solver exact": 4})
-    assert identity.since(method="l2rm") == identity.since(method="l2rm", model="sgr") == 3
-    assert identity.since(method="ncr", model="sgr") == 2
-    assert (identity.since(method="ncr"), identity.since(solver="exact")) == (1, 4)
-
-
 @pytest.mark.parametrize(
     ("method", "own"),
     [
@@ -290,24 +283,6 @@ def test_what_the_users_objects_hold_now_counts_without_any_source():
     once = codes("1")
     assert once == codes("2")  # in another process
     assert len(once) == len(set(once)) == len(OWN)
-
-
-def test_a_file_that_is_edited_but_not_reloaded_counts_as_it_is_in_memory(tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    old, new = (f"class Mine:\n    def step(self, x): return {n} * x\n" for n in (2, 10))
-    path = tmp_path / "stale_method.py"
-    path.write_text(old, "utf8")
-    stale = importlib.import_module("stale_method")
-    path.write_text("# Words.\n" + new, "utf8")  # before the first look
-    before = identity.own_code([stale.Mine])
-    path.write_text("# Words.\n\n" + new, "utf8")
-    assert identity.own_code([stale.Mine]) == before
-    fresh = importlib.reload(stale)
-    now = identity.own_code([fresh.Mine])
-    assert now != before
-    path.write_text("# More.\n" + old.replace("def", "'Words.'\n    def"), "utf8")
-    assert identity.own_code([importlib.reload(fresh).Mine]) == before
 
 
 def test_a_reloaded_method_is_registered_again_and_renames_its_runs(tmp_path, monkeypatch):

@@ -7,11 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-import nclib
 from nclib import data, losses
 from nclib.common.options import make
 from nclib.methods import Steps
-from nclib.methods.base import METHODS
 from nclib.methods.plain import Plain, PlainOptions
 from nclib.noise import Mismatch
 from nclib.runs import pair_trainer as training
@@ -158,20 +156,6 @@ def test_a_bar_is_drawn_in_a_terminal_alone(trainer, monkeypatch, terminal, prog
     assert "\n" not in screen.getvalue()  # the bar leaves no line behind
 
 
-def test_without_a_clean_share_nothing_is_held_out(trainer, tmp_path):
-    class Alone(Two):
-        clean_share = 0.0
-
-    parts = trainer.networks, trainer.pairs, trainer.val, trainer.schedule
-    alone = PairTrainer(
-        Alone(PlainOptions()), *parts, seed=0, device=trainer.device, folder=tmp_path, fingerprint="f",
-        data_checksum="d",
-    )  # fmt: skip
-    assert alone.n_held_out == 0
-    with pytest.raises(AssertionError, match="clean_share is 0"):
-        alone.held_out(torch.arange(2))
-
-
 def test_long_gradients_are_cut_and_short_ones_kept(trainer):
     net = trainer.networks[0]
     trainer.schedule = replace(trainer.schedule, grad_clip=0.5)
@@ -181,14 +165,6 @@ def test_long_gradients_are_cut_and_short_ones_kept(trainer):
         trainer._minimise({"a": scale * (weight * ones).sum()})  # a gradient of length 2 * scale
         norm = torch.stack([p.grad.norm() for p in net.parameters() if p.grad is not None]).norm()
         assert norm.item() == pytest.approx(length, rel=1e-4)
-
-
-@pytest.mark.slow
-def test_new_optimisers_have_no_moments(trainer):
-    trainer.fit(progress=False)
-    assert trainer.optimizers[0].state
-    trainer.reset_optimizers()
-    assert not trainer.optimizers[0].state
 
 
 def test_restarts_bring_new_networks_and_the_first_rate(trainer, monkeypatch):
@@ -211,16 +187,6 @@ def test_restarts_bring_new_networks_and_the_first_rate(trainer, monkeypatch):
     assert begun == [1]  # the first epoch after warm-up, and no other
     trainer.restarts, trainer.epoch = (0, 1, 3), 3
     assert not trainer._may_be_tested()  # the last networks are still to come
-
-
-def test_warm_up_has_no_diagnostics(trainer, monkeypatch):
-    index = torch.arange(8)
-    monkeypatch.setattr(trainer, "batches", lambda *_, **__: [trainer.batch(index)])
-    monkeypatch.setattr(trainer.method, "diagnostics", lambda truth: {"auc": 0.5})
-    rows = []
-    for trainer.epoch in (0, 1):
-        rows.append(trainer._train_epoch(progress=False))
-    assert ["auc" in row for row in rows] == [False, True]
 
 
 def test_epochs_are_validated_selected_printed_and_timed(trainer, monkeypatch, capsys):
@@ -272,19 +238,6 @@ def test_a_stopped_run_continues_with_its_arrays_and_warnings_and_refuses_other_
             trainer.fit(progress=False)
 
 
-def test_a_damaged_checkpoint_is_set_aside_and_its_epochs_run_again(trainer, monkeypatch):
-    trainer.n_planned = 2
-    monkeypatch.setattr(trainer, "_train_epoch", lambda progress: {"phase": "training"})
-    monkeypatch.setattr(trainer, "_validate", lambda: {"rsum": 1.0})
-    trainer.fit(progress=False)
-    damaged = trainer._file.read_bytes()[:-50]
-    trainer._file.write_bytes(damaged)
-    trainer.history = []
-    with pytest.warns(UserWarning, match=r"was renamed to .*\.damaged and is made again"):
-        assert [row["epoch"] for row in trainer.fit(progress=False)] == [1, 2]
-    assert trainer._file.with_name(trainer._file.name + ".damaged").read_bytes() == damaged
-
-
 def test_a_published_model_is_validated_alone(trainer):
     trainer.n_planned = 0
     (row,) = trainer.fit(progress=False)
@@ -319,51 +272,3 @@ def test_similarities_are_cosines_in_full_precision(trainer):
         assert not torch.allclose(one, trainer.similarity(batch, 1))
         trainer.schedule = make(PairSchedule, {"precision": "bf16"})
         assert not torch.equal(trainer.similarity(batch, 0), one)
-
-
-def test_a_batch_holds_at_most_all_pairs(trainer, tmp_path):
-    def build(size):
-        return PairTrainer(
-            Plain(PlainOptions()),
-            trainer.networks[:1],
-            trainer.pairs,
-            trainer.val,
-            make(PairSchedule, {"epochs": 1, "batch_size": size}),
-            seed=0,
-            device=trainer.device,
-            folder=tmp_path,
-            fingerprint="f",
-            data_checksum="d",
-        )
-
-    n = len(trainer.pairs)
-    assert (build(n).active, build(n).lr_scale) == (0, 1.0)
-    with pytest.raises(ValueError, match=f"batch_size={n + 1} exceeds the {n} training pairs"):
-        build(n + 1)
-
-
-@pytest.mark.slow
-def test_a_record_tells_the_ensemble_from_its_networks(tmp_path):
-    METHODS.register("two", summary="for this test")(Two)
-    try:
-        record = nclib.run("two", dataset="planted", model="vse", out=str(tmp_path), progress=False)
-    finally:
-        METHODS.remove("two")
-    assert set(record.metrics) == {"val", "test", "test_dsl", "single", "last", "detection"}
-    assert record.metrics["single"]["rsum"] != record.metrics["test"]["rsum"]
-
-
-@pytest.mark.slow
-def test_an_ensemble_has_global_vectors(tmp_path):
-    record = nclib.run(
-        "l2rm",
-        model="sgraf",
-        dataset="planted",
-        mrate=0.3,
-        cost="cosine",
-        epochs=1,
-        warmup_epochs=1,
-        out=str(tmp_path),
-        progress=False,
-    )
-    assert record.metrics["test"]["rsum"] > 0

@@ -99,21 +99,6 @@ def test_a_record_from_before_its_numbers_moved_is_counted_apart(made, monkeypat
     assert "\n1 same, 1 older, of 2 records; " in said
 
 
-def test_a_run_that_cannot_be_made_is_named(made, tmp_path, capsys):
-    record = made["plain"]
-    record = Record.load(Path(record.folder) / "record.json")
-    record.settings |= {"dataset": "f30k", "data_options": {}}
-    record.save(tmp_path / "r.json")
-    assert cli.main(["records", "verify", str(tmp_path)]) == 1
-    assert "not made  r.json" in (said := capsys.readouterr().out)
-    assert "root is needed" in said
-
-
-def test_a_negative_sample_is_refused(capsys):
-    assert cli.main(["records", "verify", "--sample", "-1"]) == 2
-    assert "sample=-1: must be a whole number, at least 0" in capsys.readouterr().err
-
-
 def test_the_sample_is_drawn_by_its_seed(made, monkeypatch, capsys):
     chosen = []
     monkeypatch.setattr(verify, "make_again", lambda record, *_: chosen.append(record.name) or record)

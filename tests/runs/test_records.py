@@ -107,15 +107,6 @@ def test_the_commit_of_a_checkout_of_another_user_says_why(monkeypatch):
     assert said == "unknown: git does not read a checkout of another user (git help config: safe.directory)"
 
 
-def test_a_cut_record_is_left_out_with_a_warning(tmp_path):
-    for seed in range(5):
-        make(f"r{seed}", seed=seed).save(tmp_path / f"r{seed}.json")
-    (tmp_path / "r3.json").write_text((tmp_path / "r3.json").read_text()[:300])
-    with pytest.warns(UserWarning, match=r"r3\.json is not a record: .* left out") as said:
-        assert len(table(tmp_path)) == 4
-    assert len(said) == 1
-
-
 def test_a_file_beside_a_record_supplies_places_and_nothing_else(tmp_path):
     record = make()
     record.settings |= {"noise_file": "noise.npy", "data_options": {"size": "small"}}
@@ -128,12 +119,6 @@ def test_a_file_beside_a_record_supplies_places_and_nothing_else(tmp_path):
     assert found["noise_file"] == "/data/noise.npy"
     assert (found["seed"], found["mrate"]) == (0, 0.6)
     assert found["method_options"]["rho"] == 0.1
-
-
-def test_what_is_not_a_number_becomes_null_in_tuples_too(tmp_path):
-    record = make()
-    record.diagnostics["pair"] = (1.0, math.nan, (math.inf,))
-    assert records.Record.load(record.save(tmp_path / "r.json")).diagnostics["pair"] == [1.0, None, [None]]
 
 
 def test_copies_count_once_and_runs_of_other_code_of_the_user_count(tmp_path):
@@ -197,10 +182,3 @@ def test_columns(tmp_path):
     assert (row["device"], row["data.checksum"], row["noise.protocol"]) == ("CPU", "0", "images")
     assert row["path"] == str(tmp_path / "r.json")
     assert "data.root" not in row
-
-
-def test_environment_is_plain():
-    env = machine.environment(torch.device("cpu"))
-    assert json.loads(json.dumps(env)) == env
-    assert env["versions"]["torch"]
-    assert machine.peak_memory_mb(torch.device("cpu")) > 10
