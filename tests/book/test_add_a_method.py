@@ -19,8 +19,8 @@ from nclib.runs.pair_trainer import PairTrainer
 BOOK = Path(__file__).resolve().parents[2] / "book"
 FILE = BOOK / "add_a_method.md"
 PAGE, BLOCKS = FILE.read_text("utf8"), blocks(FILE)
-PAIRS, LABELS = PAGE.split("## A method for wrong labels")
-MODEL = blocks(BOOK / "howto" / "model.md")["best-region"].code
+PAIRS, LABELS = PAGE.partition("\n## A model\n")[0].split("## A method for wrong labels")
+MODEL = BLOCKS["best-region"].code
 PACKAGE = Path(nclib.__file__).parent
 FEW = 'dataset="planted", data_options={"n_train": 64, "n_val": 20, "n_test": 20}'
 
@@ -32,7 +32,8 @@ def smaller(code: str) -> str:
 
 
 def test_every_block_of_the_page_is_one_that_is_run() -> None:
-    assert list(BLOCKS) == ["dropped", "run-dropped", "compare-dropped", "counted", "trimmed", "run-trimmed"]
+    methods = ["dropped", "run-dropped", "compare-dropped", "counted", "trimmed", "run-trimmed"]
+    assert list(BLOCKS) == [*methods, "best-region", "run-best-region"]  # the last two: test_add_a_model.py
     assert PAGE.count("```python") == 0
 
 

@@ -32,7 +32,6 @@ from nclib.runs.words import options_of
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "book" / "howto"
 PAGES = {path.stem: path for path in sorted(FOLDER.glob("*.md"))}
-RUN_BY = {"model": "test_add_a_model.py"}  # pages with a test of their own
 METHOD_OF = {"l2rm": "l2rm", "uot_rcl": "uot_rcl"}
 CHECK, CONVERT = "tools/data_check.py", "tools/data_convert.py"
 RECORDS, GRIDS = PAGES["record"].read_text("utf8").split("(grids)=")
@@ -67,7 +66,7 @@ def test_every_page_is_in_the_book_and_every_block_has_a_name() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in PAGES if name not in RUN_BY])
+@pytest.mark.parametrize("name", PAGES)
 def test_the_code_of_a_page_runs_in_its_order(
     name: str, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
