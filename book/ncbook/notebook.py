@@ -75,6 +75,7 @@ def show(
     words = {word for cell in table.to_numpy().flat for word in str(cell).split()[1:]}
     for mark in MARKS if caption else ():
         caption += f". {mark} {MARKS[mark]}" if mark in words else ""
+    name = re.sub(r"[^\w-]", "-", name)  # a link to the table is a selector of scripts, too
     style = table.style.set_uuid(name).set_table_attributes('class="dataframe"')
     style = style.format_index(_heading).format_index(_heading, axis=1)
     if format is not None or digits is not None or missing is not None:

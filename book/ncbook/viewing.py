@@ -24,7 +24,7 @@ LOCAL = re.compile(r"""\b(?P<name>href|src)="(?P<path>[^":?#]+)(?:\?[^"#]*)?(?P<
 URL = re.compile(r"""url\((["']?)(?!data:|#)([^"')?#]+)[^"')]*\1\)""")
 EXTENSIONS = (  # those of the book that a page without its book needs
     *("jupyter_book", "myst_nb", "sphinx_design", "sphinx_copybutton", "sphinx_book_theme"),
-    *("nb_overlay", "offline_html", "dark_figures"),
+    *("nb_overlay", "offline_html", "dark_figures", "table_numbers"),
 )
 
 

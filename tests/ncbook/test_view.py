@@ -37,6 +37,13 @@ def out(tmp_path: Path) -> Path:
     figure = nbformat.v4.new_code_cell("draw()", execution_count=1, id="figure")
     figure.metadata["mystnb"] = {"figure": {"caption": "A curve."}}
     figure.outputs = [nbformat.v4.new_output("display_data", {"image/svg+xml": SVG})]
+    sheets = [
+        f'<figure class="nc-sheet nc-{kind}" id="{kind}"><figcaption><strong>L2RM, Table 6: R@1</strong>'
+        f"</figcaption></figure>"
+        for kind in ("printed", "measured")
+    ]
+    for table in ('<table id="T_a" class="dataframe">\n<caption>rSum</caption></table>', *sheets):
+        figure.outputs.append(nbformat.v4.new_output("display_data", {"text/html": table}))
     run = nbformat.v4.new_code_cell("train()", execution_count=2, id="run")
     run.outputs = [nbformat.v4.new_output("stream", text="epoch 1/1 loss 1.0\n")]
     cells = [nbformat.v4.new_markdown_cell(PROSE, id="prose"), figure, run]
@@ -54,7 +61,7 @@ def test_a_notebook_is_readable_in_jupyter(out: Path, capsys: pytest.CaptureFixt
     assert "```python\ndef warmup_step(self, loop: Loop" in prose.source
     assert "<details><summary>More</summary>\n\nWords.\n\n</details>" in prose.source
     assert not re.search(r"\{[\w:]+\}|:::", prose.source)
-    assert [o.data for o in figure.outputs[1:]] == [{"text/markdown": "*Figure.* A curve."}]
+    assert [o.data for o in figure.outputs[4:]] == [{"text/markdown": "*Figure.* A curve."}]
     written = out.read_bytes()
     view(out, out)
     assert out.read_bytes() == written  # a second time changes nothing
@@ -78,6 +85,13 @@ def test_a_page_holds_all_it_needs(out: Path) -> None:
         "<summary>More",
     ):
         assert words in page
+    link = '<a class="headerlink" href="#{}" title="Link to this table">#</a>'
+    number = '<span class="caption-number">Table {} </span>'
+    assert f"<caption>{number.format(1)}rSum{link.format('T_a')}</caption>" in page
+    assert f"<strong>{number.format(2)}L2RM, Table 6: R@1</strong>{link.format('measured')}" in page
+    assert (
+        "<strong>L2RM, Table 6: R@1</strong></figcaption>" in page
+    )  # a printed table keeps its paper's number
 
 
 @pytest.mark.parametrize(
