@@ -1,5 +1,5 @@
 /* Tables of class nc-table: headings that sort, and above them a search field and choices of values.
-   Without this script they are plain tables. */
+   Without this script they are plain tables. What is wider than its place, a figure too, gets a sign. */
 "use strict";
 
 (() => {
@@ -211,6 +211,10 @@
       sortable(table, rows);
       watch.observe(figure.querySelector(".nc-scroll"));
     }
+    const wide = new ResizeObserver((entries) => entries.forEach(({ target }) =>
+      target.classList.toggle("nc-scrolls", target.scrollWidth > target.clientWidth + 1)));
+    document.querySelectorAll(".bd-article :is(.cell_output, figure, .output.text_html, .nc-scroll, .pst-scrollable-table-container)")
+      .forEach((box) => wide.observe(box));
     together([...document.querySelectorAll("figure.nc-ledger")]);
     const open = () => document.querySelector(`.nc-notes li[id="${CSS.escape(location.hash.slice(1))}"]`)
       ?.closest("details").setAttribute("open", "");
