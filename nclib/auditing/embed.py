@@ -106,7 +106,7 @@ def embed(
         raise ValueError("there are no captions to read; give embeddings of pictures and captions")
     folder = Path(work).expanduser() if work is not None else cache_folder() / "audit"
     if model is not None:
-        from nclib.models.pretrained import TwoTowers
+        from nclib.models.two_towers import TwoTowers
 
         towers = TwoTowers(
             str(Path(model).expanduser()) if Path(model).expanduser().exists() else str(model),

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from nclib.common.tokens import Tokens
 from nclib.models.base import CaptionEncoding, ImageEncoding, option, used_with
 from nclib.models.encoders import l2
-from nclib.models.pretrained import CaptionReader, PictureReader, load
+from nclib.models.pretrained import CaptionReader, load
+from nclib.models.pretrained_pictures import PictureReader
 from nclib.models.region_words import IMAGE_RATE, TEXT_RATE, DualEncoder
 from nclib.models.registry import register
 

@@ -9,7 +9,6 @@ the paper's text. Choices that the paper leaves open are options, described in t
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -24,12 +23,16 @@ from nclib.models.grouping import Group, Grouped, group_captions
 from nclib.models.omit_matching import (
     MARGINALS,
     MATCHINGS,
+    OMITCaptions,
+    OMITImages,
     Side,
     add_dustbins,
     attention,
     attention_scores,
     compare,
+    mass_of_dustbin,
     mean_scale,
+    pooled,
 )
 from nclib.models.omit_text import SHORTEST, TEXTS, augment, text_encoder
 from nclib.models.pretrained import start_from
@@ -61,29 +64,6 @@ BYTES = {"transport": 3, "attention": 8}
 
 GROUP_WORDS, SLAB_ENTRIES = 1024, 1 << 20
 """Words of captions, and cosines, that are scored at a time without gradients."""
-
-
-@dataclass(frozen=True)
-class OMITImages(ImageEncoding):
-    """Encoded images: unit regions, their lengths before that, and their unit mean.
-
-    For ``matching="pem"`` also the logarithm of the standard deviations, ``spread``.
-    """
-
-    norms: Tensor | None = None  # (B, K)
-    spread: Tensor | None = None  # (B, D)
-
-    ragged: ClassVar[tuple[str, ...]] = ("regions", "norms")  # training masks some of them
-
-
-@dataclass(frozen=True)
-class OMITCaptions(CaptionEncoding):
-    """Encoded captions: unit words and their unit mean, the rest as in :class:`OMITImages`."""
-
-    norms: Tensor | None = None
-    spread: Tensor | None = None
-
-    ragged: ClassVar[tuple[str, ...]] = ("words", "norms")
 
 
 def _identity(feature_dim: int, embed_dim: int) -> nn.Module:
@@ -197,7 +177,7 @@ class OMIT(PictureMatcher):
     def __init__(self, **common: Any) -> None:
         super().__init__(**common)
         matching, kind, width = self.matching, MATCHINGS[self.matching], self.embed_dim
-        self.local_mass = _mass_of_dustbin(self.dustbin_mass)
+        self.local_mass = mass_of_dustbin(self.dustbin_mass)
         if self.mask_ratio is None:
             self.mask_ratio = MASK_RATIO[self.features if self.image == "regions" else "grid"]
         self.captions_are = TEXTS[self.text]
@@ -244,7 +224,7 @@ class OMIT(PictureMatcher):
         norms = torch.linalg.vector_norm(x, dim=-1)[:, lead:]
         regions = unit[:, lead:]
         vectors = unit[:, 0] if lead else l2(regions.mean(1))
-        spread = l2(vectors + _pooled(self.image_pool, regions)) if self.matching == "pem" else None
+        spread = l2(vectors + pooled(self.image_pool, regions)) if self.matching == "pem" else None
         return OMITImages(vectors, regions, norms, spread)
 
     def _leave_out(self, images: Tensor, lead: int) -> Tensor:
@@ -276,7 +256,7 @@ class OMIT(PictureMatcher):
         norms = torch.linalg.vector_norm(x + absent[..., None], dim=-1) * mask
         words = x * mask[..., None] / (norms + absent + EPS)[..., None]
         vectors = l2(whole) if lead else l2(words.sum(1) / mask.sum(1, keepdim=True))
-        spread = l2(vectors + _pooled(self.text_pool, words, mask)) if self.matching == "pem" else None
+        spread = l2(vectors + pooled(self.text_pool, words, mask)) if self.matching == "pem" else None
         return OMITCaptions(vectors, lengths, words, norms, spread)
 
     def _sides(
@@ -407,8 +387,8 @@ class OMIT(PictureMatcher):
         wide, long = getattr(images, "spread", None), getattr(captions, "spread", None)
         if wide is None or long is None:
             image, caption = self._sides(images, captions)
-            wide = l2(v + _pooled(self.image_pool, image["regions"]))
-            long = l2(t + _pooled(self.text_pool, caption["words"], caption["mask"]))
+            wide = l2(v + pooled(self.image_pool, image["regions"]))
+            long = l2(t + pooled(self.text_pool, caption["words"], caption["mask"]))
         # minus 1: the difference is the same, and small numbers do not cancel
         return torch.cat([v, torch.expm1(wide)], 1), torch.cat([t, torch.expm1(long)], 1)
 
@@ -510,22 +490,3 @@ class OMIT(PictureMatcher):
         local, to_words, to_regions = plans[..., 1:, 1:], plans[..., :1, 1:], plans[..., 1:, :1]
         parts = {"local": local, "to_words": to_words, "to_regions": to_regions}
         return {k: v.sum((-2, -1)) for k, v in parts.items()} | {"between": plans[..., 0, 0]}
-
-
-def _pooled(pool: FragmentAttention, x: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Mean (B, D) of fragments (B, n, D), ``mask`` 1 at valid ones, under the weights of one head.
-
-    As in PCME (arXiv 2101.05068, Sec. 3.2).
-    """
-    share = pool.logits(x, mask).squeeze(-1).softmax(1)  # (B, n)
-    return (share[..., None] * x).sum(1)
-
-
-def _mass_of_dustbin(value: float | str) -> float | None:
-    """Mass of a dustbin beside local mass 1; None where it depends on the number of fragments."""
-    if value == "uniform":
-        return None
-    mass = 1.0 if value == "half" else value
-    if isinstance(mass, bool) or not isinstance(mass, int | float) or not mass > 0:
-        raise ValueError(f"dustbin_mass must be 'uniform', 'half' or a positive number, got {value!r}")
-    return float(mass)

@@ -12,12 +12,39 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from nclib.models.base import CaptionEncoding, ImageEncoding
+from nclib.models.pvse import FragmentAttention
+
 Side = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class OMITImages(ImageEncoding):
+    """Encoded images: unit regions, their lengths before that, and their unit mean.
+
+    For ``matching="pem"`` also the logarithm of the standard deviations, ``spread``.
+    """
+
+    norms: Tensor | None = None  # (B, K)
+    spread: Tensor | None = None  # (B, D)
+
+    ragged: ClassVar[tuple[str, ...]] = ("regions", "norms")  # training masks some of them
+
+
+@dataclass(frozen=True)
+class OMITCaptions(CaptionEncoding):
+    """Encoded captions: unit words and their unit mean, the rest as in :class:`OMITImages`."""
+
+    norms: Tensor | None = None
+    spread: Tensor | None = None
+
+    ragged: ClassVar[tuple[str, ...]] = ("words", "norms")
 
 
 #: Rows of a product begin at multiples of this many numbers; otherwise products take up to twice as long.
@@ -227,3 +254,22 @@ def attention_scores(images: Side, captions: Side, tau: float, dustbin: bool) ->
     mask = captions["mask"].t()  # (W, C)
     cosine = collected / square.clamp_min(1e-24).sqrt()
     return (cosine * mask).sum(1) / mask.sum(0)
+
+
+def pooled(pool: FragmentAttention, x: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Return the mean (B, D) of fragments (B, n, D), ``mask`` 1 at valid ones, under the weights of one head.
+
+    As in PCME (arXiv 2101.05068, Sec. 3.2).
+    """
+    share = pool.logits(x, mask).squeeze(-1).softmax(1)  # (B, n)
+    return (share[..., None] * x).sum(1)
+
+
+def mass_of_dustbin(value: float | str) -> float | None:
+    """Return the mass of a dustbin beside local mass 1; None where it depends on the number of fragments."""
+    if value == "uniform":
+        return None
+    mass = 1.0 if value == "half" else value
+    if isinstance(mass, bool) or not isinstance(mass, int | float) or not mass > 0:
+        raise ValueError(f"dustbin_mass must be 'uniform', 'half' or a positive number, got {value!r}")
+    return float(mass)

@@ -1,4 +1,7 @@
-"""Pretrained encoders through the library ``transformers``: CLIP's two towers, BERT, residual networks.
+"""Pretrained networks through the library ``transformers``, and captions read by BERT or CLIP's text tower.
+
+Pictures are read by :mod:`nclib.models.pretrained_pictures`, both towers of CLIP or SigLIP as published by
+:mod:`nclib.models.two_towers`.
 
 They need the extra ``nclib[pretrained]``. Weights come from a local folder in the library's own layout
 (``config.json``, ``model.safetensors``, and for text the tokenizer's files) or, by name, from the hub's cache
@@ -10,25 +13,17 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nclib.common.files import digest
 from nclib.common.tokens import Tokens
 from nclib.common.transformers import SAFE, library_for, load_tokenizer, quietly
 from nclib.models import residual
 from nclib.models.encoders import l2, word_mask, xavier_linear
-
-IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-"""Mean and deviation of red, green and blue in the pictures that residual networks are trained on."""
-
-CLIP_COLOURS = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
-"""The same for CLIP."""
 
 CONTINUES = "##"
 """Begins the pieces of BERT that go on with a word."""
@@ -240,12 +235,12 @@ class CaptionReader(Frozen):
     ----------
     tower : nn.Module
         BERT, or the text tower of CLIP.
-    source, option, finetune
+    source, option
         As in :func:`load`.
     words_file, vocab_size : str, int
         The data's vocabulary file, or empty, and number of token ids.
-    rate, held_epochs
-        As in :class:`Frozen`.
+    **tuning
+        ``finetune``, ``rate`` and ``held_epochs`` of :class:`Frozen`.
 
     Attributes
     ----------
@@ -268,11 +263,9 @@ class CaptionReader(Frozen):
         *,
         words_file: str,
         vocab_size: int,
-        finetune: bool,
-        rate: float = 1.0,
-        held_epochs: int = 0,
+        **tuning: Any,
     ) -> None:
-        super().__init__(tower, finetune=finetune, rate=rate, held_epochs=held_epochs)
+        super().__init__(tower, **tuning)
         self.clip = tower.config.model_type != "bert"
         self.longest = tower.config.max_position_embeddings
         self.width = tower.config.hidden_size
@@ -352,8 +345,8 @@ class PretrainedText(CaptionReader):
     unit, finetune : bool
         Scale every encoded word to unit length; train the transformer too, with its dropout, and not only
         the linear map.
-    rate, held_epochs
-        As in :class:`Frozen`.
+    **tuning
+        ``rate`` and ``held_epochs`` of :class:`Frozen`.
 
     Notes
     -----
@@ -370,14 +363,12 @@ class PretrainedText(CaptionReader):
         words_file: str = "",
         unit: bool = True,
         finetune: bool = False,
-        rate: float = 1.0,
-        held_epochs: int = 0,
+        **tuning: Any,
     ) -> None:
         network = load(kind, folder, "text_folder", finetune=finetune)
         tower = network.text_model if kind == "clip" else network
-        data: dict[str, Any] = {"words_file": words_file, "vocab_size": vocab_size}
-        data |= {"finetune": finetune, "rate": rate, "held_epochs": held_epochs}
-        super().__init__(tower, folder, "text_folder", **data)
+        data = {"words_file": words_file, "vocab_size": vocab_size, "finetune": finetune}
+        super().__init__(tower, folder, "text_folder", **data, **tuning)
         self.unit = unit
         self.fc = xavier_linear(self.width, embed_dim)
         if kind == "clip":
@@ -392,256 +383,3 @@ class PretrainedText(CaptionReader):
         mask = word_mask(tokens.lengths, states.shape[1], states)[..., None]  # (C, W, 1)
         words = self.fc(states)  # (C, W, D)
         return (l2(words) if self.unit else words) * mask, self.fc(sentences)
-
-
-class Pictures(nn.Module):
-    """Pictures as rows of numbers to what an image tower reads.
-
-    A picture travels as ``height`` rows of ``3 * width`` numbers in [0, 1], red, green, blue of each pixel in
-    turn: the shape (images, rows, numbers) that region features have too. With ``size`` it is scaled
-    bicubically with antialiasing until the shorter side fits, and cut to a square around the centre, as CLIP
-    prepares pictures.
-
-    Parameters
-    ----------
-    feature_dim : int
-        Numbers in a row, three times the width of a picture; else a ValueError.
-    mean, std : sequence of float
-        Of red, green and blue.
-    size : int, optional
-        Side of the square in pixels.
-    crop : bool
-        In training cut a random part of each picture, 60 to 100 % of each side, scale it back, and mirror
-        every second one, as the official codes of VSE-infinity and OMIT.
-    """
-
-    def __init__(
-        self,
-        feature_dim: int,
-        mean: Sequence[float],
-        std: Sequence[float],
-        size: int | None = None,
-        *,
-        crop: bool = False,
-    ) -> None:
-        super().__init__()
-        self.draws_in_training = crop
-        if feature_dim % 3:
-            raise ValueError(
-                f"feature_dim={feature_dim}: the model reads pictures, whose rows have three numbers per "
-                "pixel; choose data or data_options that give images as (images, height, 3 * width) in "
-                "[0, 1], not region features"
-            )
-        self.size = size
-        self.mean: Tensor
-        self.std: Tensor
-        self.register_buffer("mean", torch.tensor(mean)[:, None, None], persistent=False)
-        self.register_buffer("std", torch.tensor(std)[:, None, None], persistent=False)
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Map (B, height, 3 width) in [0, 1] to (B, 3, size, size), or (B, 3, height, width)."""
-        x = images.unflatten(-1, (-1, 3)).permute(0, 3, 1, 2)  # (B, 3, height, width)
-        if self.training and self.draws_in_training:
-            x = random_crops(x)
-        if self.size:
-            height, width = x.shape[2:]
-            if min(height, width) != self.size:
-                sides = [self.size * side // min(height, width) for side in (height, width)]
-                x = F.interpolate(x, sides, mode="bicubic", antialias=True, align_corners=False).clamp(0, 1)
-            top, left = (round((side - self.size) / 2) for side in x.shape[2:])
-            x = x[:, :, top : top + self.size, left : left + self.size]
-        return (x - self.mean) / self.std
-
-
-def random_crops(pictures: Tensor, least: float = 0.6) -> Tensor:
-    """Cut a random part of each picture, scale it to the size of the whole, and mirror every second one.
-
-    Parameters
-    ----------
-    pictures : Tensor, (B, 3, height, width)
-    least : float, in (0, 1]
-        Smallest share of each side; height and width keep their proportion.
-
-    Returns
-    -------
-    Tensor, (B, 3, height, width)
-        Draws come from torch's global generator on the CPU.
-    """
-    n = len(pictures)
-    share, side = least + (1 - least) * torch.rand(n), torch.where(torch.rand(n) < 0.5, -1.0, 1.0)
-    shift = (2 * torch.rand(n, 2) - 1) * (1 - share)[:, None]
-    zero = torch.zeros(n)
-    rows = [torch.stack([share * side, zero, shift[:, 0]], 1), torch.stack([zero, share, shift[:, 1]], 1)]
-    maps = torch.stack(rows, 1).to(pictures.device, pictures.dtype, non_blocking=True)  # (B, 2, 3)
-    places = F.affine_grid(maps, list(pictures.shape), align_corners=False)
-    return F.grid_sample(pictures, places, padding_mode="border", align_corners=False)
-
-
-class PictureReader(Frozen):
-    """A residual network or CLIP's image tower, and what prepares pictures for it.
-
-    Mean and deviation of the colours are those in the ``preprocessor_config.json`` of ``folder``, if any.
-    """
-
-    def __init__(
-        self,
-        tower: Any,
-        folder: str,
-        feature_dim: int,
-        *,
-        finetune: bool,
-        fixed_norms: bool = False,
-        rate: float = 1.0,
-        held_epochs: int = 0,
-        crop: bool = False,
-    ) -> None:
-        how: dict[str, Any] = {"fixed_norms": fixed_norms, "rate": rate, "held_epochs": held_epochs}
-        super().__init__(tower, finetune=finetune, **how)
-        self.clip = tower.config.model_type != "resnet"
-        quiet = ("_raise_exceptions_for_missing_entries", "_raise_exceptions_for_connection_errors")
-        file = None
-        if not isinstance(tower, residual.ResidualNetwork):
-            file = library_for(folder, "image_folder").utils.cached_file(
-                folder, "preprocessor_config.json", local_files_only=True, **dict.fromkeys(quiet, False)
-            )
-        found = json.loads(Path(file).read_text(encoding="utf8")) if file else {}
-        mean, std = CLIP_COLOURS if self.clip else IMAGENET
-        size = tower.config.image_size if self.clip else None
-        colours = found.get("image_mean", mean), found.get("image_std", std)
-        self.prepare = Pictures(feature_dim, *colours, size, crop=crop)
-
-
-class PretrainedCells(PictureReader):
-    """Pictures to the cells of a residual network, or the patches of CLIP's image tower, in place of regions.
-
-    A cell is a place of the last feature map. A patch is the state of its place after the last norm, without
-    the projection, which CLIP applies to the class token only.
-
-    Parameters
-    ----------
-    feature_dim, n_rows : int
-        Numbers in a row (three times the width of a picture), and rows of a picture.
-    kind, folder : str
-        ``"resnet"`` or ``"clip"``, and where it is; see :func:`load`.
-    finetune : bool
-        Train the network too. Batch norms stay in evaluation mode.
-    rate, held_epochs
-        As in :class:`Frozen`.
-    crop : bool
-        As in :class:`Pictures`.
-    class_token : bool
-        Put the state of CLIP's class token, which describes the whole picture, before the patches.
-
-    Attributes
-    ----------
-    width, n_cells : int
-        Width of a cell's feature and cells of a picture.
-    projection : Tensor, (D, width), or None
-        Weights with which CLIP itself maps its class token to the space of its captions.
-    """
-
-    def __init__(
-        self,
-        feature_dim: int,
-        n_rows: int,
-        *,
-        kind: str,
-        folder: str,
-        finetune: bool = False,
-        rate: float = 1.0,
-        held_epochs: int = 0,
-        crop: bool = False,
-        class_token: bool = False,
-    ) -> None:
-        network = load(kind, folder, "image_folder", finetune=finetune)
-        tower = network.vision_model if kind == "clip" else network
-        how: dict[str, Any] = {"finetune": finetune, "rate": rate, "held_epochs": held_epochs}
-        super().__init__(tower, folder, feature_dim, fixed_norms=True, crop=crop, **how)
-        self.first = int(not class_token)
-        own = network.visual_projection.weight.detach() if kind == "clip" else None
-        self.projection: Tensor | None
-        self.register_buffer("projection", own, persistent=False)
-        with torch.no_grad():
-            one = self(torch.zeros(1, n_rows, feature_dim, device=self.prepare.mean.device))
-        self.n_cells, self.width = one.shape[1:]
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Map pictures (B, height, 3 width) to cells (B, n_cells, width), row by row."""
-        with self.gradients():
-            states: Tensor = self.tower(self.prepare(images)).last_hidden_state
-            if self.clip:
-                patches: Tensor = self.tower.post_layernorm(states[:, self.first :])
-                return patches
-        return states.flatten(2).transpose(1, 2)
-
-
-class TwoTowers:
-    """CLIP or SigLIP as published: pictures and captions as vectors of one space.
-
-    Pictures are prepared and captions cut into pieces as the files beside the weights say.
-
-    Parameters
-    ----------
-    source, option : str
-        Local folder or name in the hub's cache, and the option that holds it, for messages.
-    device : str
-
-    Attributes
-    ----------
-    width : int
-        Numbers of a vector.
-
-    Raises
-    ------
-    ValueError
-        If the library or a file is missing, or the network is of another kind.
-    """
-
-    def __init__(self, source: str, option: str = "model", device: str = "cpu") -> None:
-        library = library_for(source, option)
-        self.model = load(("clip", "siglip", "siglip2"), source, option, finetune=False).to(device)
-        self.tokenizer = load_tokenizer(source, option, "reading captions")
-        with quietly(library):
-            try:
-                self.processor = library.AutoImageProcessor.from_pretrained(source, **SAFE)
-            except (OSError, ValueError) as error:
-                raise ValueError(
-                    f"{option}={source!r} has no preprocessor_config.json, which says how to prepare pictures"
-                ) from error
-        self.device = device
-        self.longest = self.model.config.text_config.max_position_embeddings
-        # SigLIP reads captions at their full length, CLIP at any.
-        self.padding: bool | str = True if self.model.config.model_type == "clip" else "max_length"
-        self.width = self.captions(["a"]).shape[1]
-
-    @torch.inference_mode()
-    def pictures(self, pictures: Sequence[Any]) -> Tensor:
-        """Embed pictures (``PIL.Image.Image`` in RGB), float32 (B, width) on the host, not normalised."""
-        given = self.processor(images=list(pictures), return_tensors="pt").to(self.device)
-        return _pooled(self.model.get_image_features(**given))
-
-    @torch.inference_mode()
-    def captions(self, texts: Sequence[str]) -> Tensor:
-        """Embed captions, float32 (C, width) on the host, not normalised; long ones are cut at the end."""
-        given = self.tokenizer(
-            list(texts),
-            padding=self.padding,
-            truncation=True,
-            max_length=self.longest,
-            return_tensors="pt",
-        ).to(self.device)
-        given.pop("token_type_ids", None)
-        if self.padding == "max_length":
-            given.pop("attention_mask", None)  # SigLIP was trained to read the padding
-        return _pooled(self.model.get_text_features(**given))
-
-    def checksum(self) -> str:
-        """Return a digest of the weights."""
-        state = self.model.state_dict()
-        return digest(part for name in sorted(state) for part in (name, state[name].cpu().numpy()))
-
-
-def _pooled(output: Any) -> Tensor:
-    """Return the vectors in an output, whose form depends on the version of the library."""
-    vectors: Tensor = output if isinstance(output, Tensor) else output.pooler_output
-    return vectors.float().cpu()

@@ -12,7 +12,8 @@ from nclib.common.tokens import Tokens
 from nclib.models.base import CaptionEncoding, ImageEncoding, Matcher, fragments, option, used_with
 from nclib.models.encoders import RegionEncoder, TextEncoder, start_from, word_mask
 from nclib.models.grouping import Grouped, group_captions
-from nclib.models.pretrained import PretrainedCells, PretrainedText
+from nclib.models.pretrained import PretrainedText
+from nclib.models.pretrained_pictures import PretrainedCells
 
 TEXT_RATE, IMAGE_RATE = 0.1, 0.01
 """What multiplies the learning rate of pretrained networks in the official codes of VSE-infinity and OMIT."""
@@ -28,13 +29,13 @@ class PictureMatcher(Matcher):
         model in ``image_folder``.
     image_folder, finetune : str, bool
         Folder with the weights, or a name in the hub's cache, see
-        :class:`~nclib.models.pretrained.PretrainedCells`; train pretrained networks too.
+        :class:`~nclib.models.pretrained_pictures.PretrainedCells`; train pretrained networks too.
     image_rate, held_epochs : float, int
         With ``finetune``: what multiplies the learning rate for the image network; first epochs, warm-up
         included, in which it (and CLIP's text tower) stays as it is.
     crop : bool
         Read random parts of the pictures in training, some mirrored; see
-        :class:`~nclib.models.pretrained.Pictures`. Not for captions that tell left from right.
+        :class:`~nclib.models.pretrained_pictures.Pictures`. Not for captions that tell left from right.
     **common
         Sizes; see :class:`~nclib.models.Matcher`. For pictures ``feature_dim`` is the numbers in a row (three
         times the width) and ``n_regions`` the rows.

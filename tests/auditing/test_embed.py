@@ -14,7 +14,7 @@ import nclib
 from nclib.auditing import crossfit, embed
 from nclib.auditing.embed import read_pairs
 from nclib.data.readers import listing
-from nclib.models.pretrained import TwoTowers
+from nclib.models.two_towers import TwoTowers
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from nclib.data import Captions, load
 from nclib.data.pieces import Pieces
 from nclib.data.vocabulary import Vocabulary
 from nclib.models import build, residual
-from nclib.models.pretrained import PretrainedCells, random_crops
+from nclib.models.pretrained_pictures import PretrainedCells, random_crops
 from nclib.models.residual import ResidualNetwork
 from nclib.models.vse_inf import by_words
 from nclib.runs.pair_trainer import _groups

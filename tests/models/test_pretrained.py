@@ -18,16 +18,9 @@ from safetensors.torch import load_file, save_file
 
 from nclib.common.tokens import Tokens
 from nclib.models import build
-from nclib.models.pretrained import (
-    CLIP_COLOURS,
-    IMAGENET,
-    Pictures,
-    PretrainedCells,
-    PretrainedText,
-    TwoTowers,
-    load_tokenizer,
-    piece_table,
-)
+from nclib.models.pretrained import PretrainedText, load_tokenizer, piece_table
+from nclib.models.pretrained_pictures import CLIP_COLOURS, IMAGENET, Pictures, PretrainedCells
+from nclib.models.two_towers import TwoTowers
 
 IDS = torch.tensor([[1, 4, 6, 8, 2, 0], [1, 5, 9, 7, 4, 2], [1, 3, 2, 0, 0, 0]])
 TOKENS = Tokens(IDS, (5, 6, 3))
