@@ -9,6 +9,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+import nbformat
+
 BLOCK = re.compile(r"^```\{code-block\} (\w+)\n((?::\w+:[^\n]*\n)*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 CONSOLE = re.compile(r"^```console\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
@@ -33,8 +35,11 @@ def blocks(page: Path) -> dict[str, Block]:
 
 
 def commands(page: Path) -> list[str]:
-    """Return the commands of a page: lines behind a prompt, their comments cut off."""
-    lines = [line for text in CONSOLE.findall(page.read_text("utf8")) for line in text.splitlines()]
+    """Return the commands of a page or a notebook: lines behind a prompt, their comments cut off."""
+    prose = page.read_text("utf8")
+    if page.suffix == ".ipynb":
+        prose = "\n".join(cell.source for cell in nbformat.reads(prose, 4).cells if cell.cell_type == "markdown")
+    lines = [line for text in CONSOLE.findall(prose) for line in text.splitlines()]
     assert all(line.startswith("$ ") for line in lines), f"{page.name}: a command without a prompt"
     return [line[2:].split("   #")[0].strip() for line in lines]
 

@@ -143,7 +143,7 @@ def test_lines_on_records_and_tables_run(
 ) -> None:
     """The lines that start with ``nclib`` on the pages about records and the papers' data."""
     monkeypatch.chdir(folders["record"])
-    said_on = [c for page in PAGES.values() for c in commands(page)]
+    said_on = [c for page in (*PAGES.values(), ROOT / "notebooks" / "audit.ipynb") for c in commands(page)]
     lines = [shlex.split(c)[1:] for c in said_on if c.startswith("nclib ")]
     assert "data" in {words[0] for words in lines} <= set(cli.COMMANDS)
     checks = [shlex.split(c)[2:] for c in said_on if c.startswith(f"python {CHECK} /data")]
