@@ -38,7 +38,9 @@ def commands(page: Path) -> list[str]:
     """Return the commands of a page or a notebook: lines behind a prompt, their comments cut off."""
     prose = page.read_text("utf8")
     if page.suffix == ".ipynb":
-        prose = "\n".join(cell.source for cell in nbformat.reads(prose, 4).cells if cell.cell_type == "markdown")
+        prose = "\n".join(
+            cell.source for cell in nbformat.reads(prose, 4).cells if cell.cell_type == "markdown"
+        )
     lines = [line for text in CONSOLE.findall(prose) for line in text.splitlines()]
     assert all(line.startswith("$ ") for line in lines), f"{page.name}: a command without a prompt"
     return [line[2:].split("   #")[0].strip() for line in lines]

@@ -12,8 +12,9 @@ from IPython.display import Markdown
 from matplotlib.figure import Figure
 from pandas.io.formats.style import Styler
 
-from ncbook import recorded, show
-from ncbook.chapters import Finished, as_preset, devices, labelled, rows_of, say, training
+from ncbook import board, load_runs, recorded, show
+from ncbook.averaged import RATES
+from ncbook.chapters import Finished, advice, as_preset, devices, labelled, rows_of, say, training
 from ncbook.compare import mean_text
 from ncbook.schematic import Schematic, Sketch
 from nclib import plots
@@ -187,6 +188,25 @@ def counts(model: str = "bow") -> Styler | None:
         "epoch; mean ± standard deviation (seeds)"
     )
     return show(table, "crank-counts", caption)
+
+
+def judged() -> Markdown:
+    """Say which rank CRANK and CRANK+ have on each real set, among methods with as many networks."""
+    table = board.scored(load_runs(preset="standard"))
+    lines = []
+    for name, kind in (("crank", board.ONE), ("crank_plus", board.TWO)):
+        for rate in RATES:
+            found = advice.across(table, networks=kind, rates=(rate,))
+            parts = []
+            for dataset in advice.REAL["pairs"]:
+                if name in found.index and (rank := found.loc[name, (dataset, "rank")]) == rank:
+                    leader = found[dataset, "score"].idxmax()
+                    gap = found.loc[leader, (dataset, "score")] - found.loc[name, (dataset, "score")]
+                    behind = f", {gap:.1f} behind `{leader}`" if gap else ""
+                    n = found[dataset, "rank"].count()
+                    parts.append(f"rank {rank:.0f} of {n} on {board.data_name(dataset)}{behind}")
+            lines.append(f"- `{name}` at rate {rate:g}: {'; '.join(parts) or 'not run'}.")
+    return Markdown("\n".join(lines))
 
 
 def scenes() -> Styler | None:
