@@ -40,7 +40,7 @@ NAMES = {
     "crank": "CRANK (of this book)",
     "plain (gce)": "generalised cross entropy (GCE)",
     "l2rm": "L2RM",
-    "plain (infonce)": "InfoNCE, undefended",
+    "plain (infonce)": "InfoNCE",
 }
 """Lines in the figure of README and landing page, by label of the board."""
 PAIRS = {d: {"preset": "standard", "model": "bow", "protocol": "images"} for d in ("f8k", "fashion44k")}
