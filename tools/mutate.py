@@ -113,16 +113,24 @@ class Mutant:
         edit[1]()
         return ast.fix_missing_locations(tree)
 
-    def apply(self, imported: Iterable[FunctionType]) -> str:
-        """Give the imported functions of the file their new code; name the innermost that changed, if any."""
+    def changes(self) -> dict[CodeType, CodeType]:
+        """Return the new code of every function that changes, the innermost last."""
         old, new = ast.parse((ROOT / self.path).read_text("utf8")), self.tree()
         pairs = zip(*(_codes(compile(tree, self.path, "exec")) for tree in (old, new)), strict=True)
-        changed = {a: b for a, b in pairs if a != b}
+        return {a: b for a, b in pairs if a != b}
+
+    def function(self) -> str:
+        """Return the name of the innermost function that changes."""
+        return _name(self.path, list(self.changes())[-1])
+
+    def apply(self, imported: Iterable[FunctionType]) -> bool:
+        """Give the imported functions of the file their new code; return whether there are any."""
+        changed = self.changes()
         functions = [f for f in imported if f.__code__.co_filename.endswith(str(self.path))]
         functions = [f for f in functions if f.__code__ in changed]
         for function in functions:
             function.__code__ = changed[function.__code__]
-        return _name(self.path, list(changed)[-1]) if functions else ""
+        return bool(functions)
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:
@@ -136,6 +144,19 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
 def _name(path: Path, code: CodeType) -> str:
     """Name a code object by the place where it begins."""
     return f"{path}:{code.co_firstlineno}"
+
+
+def imported_from(folder: Path) -> list[FunctionType]:
+    """Return the functions that were imported from a folder."""
+    found = [f for f in gc.get_objects() if type(f) is FunctionType]  # isinstance asks f.__class__
+    return [f for f in found if f.__code__.co_filename.startswith(str(folder))]
+
+
+def called(profile: cProfile.Profile, folder: Path, rooms: tuple[str, ...] = ("nclib", "book")) -> list[str]:
+    """Return the names of the functions in rooms of a folder that were called."""
+    codes = [entry.code for entry in profile.getstats() if isinstance(entry.code, CodeType)]
+    own = [code for code in codes if code.co_filename.startswith(tuple(f"{folder}/{r}/" for r in rooms))]
+    return [_name(Path(code.co_filename).relative_to(folder), code) for code in own]
 
 
 def files(area: str) -> Iterator[Path]:
@@ -263,8 +284,7 @@ class Judge:
             children.append(child)
         for child in children:
             status(child)
-        imported = [f for f in gc.get_objects() if type(f) is FunctionType]  # isinstance asks f.__class__
-        imported = [f for f in imported if f.__code__.co_filename.startswith(str(self.folder))]
+        imported = imported_from(self.folder)
         gc.freeze()  # what a fork does not touch, it need not copy
         for part in parts:
             if part.exists():
@@ -275,8 +295,9 @@ class Judge:
             if len(running) == self.cores:
                 self.wait(running)
             if not (child := os.fork()):
-                if not (name := mutant.apply(imported)):
+                if not mutant.apply(imported):
                     os._exit(IMPORTED)
+                name = mutant.function()
                 if mutant.area == WHOLE:
                     calls = [i for i in session.items if name in self.seen.get(i.nodeid, (0, []))[1]]
                     calls.sort(key=lambda item: len(self.seen[item.nodeid][1]))  # those of little else first
@@ -301,17 +322,14 @@ class Judge:
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
         if not self.watching:
             return (yield)
-        started, ours = time.process_time(), (f"{self.folder}/nclib/", f"{self.folder}/book/")
+        started = time.process_time()
         profile = cProfile.Profile(subcalls=False, builtins=False)
         profile.enable()
         try:
             return (yield)
         finally:
             profile.disable()
-            called = [entry.code for entry in profile.getstats() if isinstance(entry.code, CodeType)]
-            own = [code for code in called if code.co_filename.startswith(ours)]
-            names = [_name(Path(code.co_filename).relative_to(self.folder), code) for code in own]
-            self.seen[item.nodeid] = time.process_time() - started, names
+            self.seen[item.nodeid] = time.process_time() - started, called(profile, self.folder)
 
     def pytest_sessionfinish(self) -> None:
         if self.noticed is not None:

@@ -11,7 +11,6 @@ noticed by further entries, so the share is a lower bound.
 from __future__ import annotations
 
 import argparse
-import ast
 import cProfile
 import os
 import random
@@ -19,7 +18,6 @@ import signal
 import sys
 import time
 from pathlib import Path
-from types import CodeType
 
 import mutate
 
@@ -40,21 +38,14 @@ LIMIT = 20.0  # seconds of computing for one entry; what runs for ever is notice
 SAME, CHANGED, NOTICED = 0, 1, 2  # exit statuses of a fork
 
 
-def calls(profile: cProfile.Profile) -> set[str]:
-    """Return the functions of the package that were called, as :func:`mutate._name` names them."""
-    codes = [entry.code for entry in profile.getstats() if isinstance(entry.code, CodeType)]
-    own = [code for code in codes if code.co_filename.startswith(str(ROOT / "nclib"))]
-    return {mutate._name(Path(code.co_filename).relative_to(ROOT), code) for code in own}
-
-
 def judged(mutant: mutate.Mutant, name: str, known: dict[str, str], references: dict) -> int:
-    """Run an entry under a mutant that is applied, in a fork; return SAME, CHANGED or NOTICED."""
+    """Run an entry under a mutant, in a fork; return SAME, CHANGED or NOTICED."""
     if child := os.fork():
         status = mutate.status(child)
         return status if status in (SAME, CHANGED) else NOTICED  # a signal, an error
     signal.setitimer(signal.ITIMER_PROF, LIMIT)
     try:
-        mutant.apply()
+        mutant.apply(mutate.imported_from(ROOT / "nclib"))
         trace = trace_of(name, EVERY[name])
         said, _ = differences(references[name], trace.values)
         os._exit(NOTICED if said else SAME if trace.bits.hexdigest() == known[name] else CHANGED)
@@ -83,7 +74,7 @@ def main() -> None:
         known[name] = trace_of(name, entry).bits.hexdigest()
         profile.disable()
         seconds[name] = time.process_time() - started
-        for function in calls(profile):
+        for function in set(mutate.called(profile, ROOT, ("nclib",))):
             called.setdefault(function, []).append(name)
     every = [m for m in mutate.mutants("golden") if options.match in str(m.path)]
     random.Random(options.seed).shuffle(every)
@@ -92,7 +83,7 @@ def main() -> None:
         if counted == options.sample:
             break
         drawn += 1
-        if not (found := called.get(function_of(mutant), [])):
+        if not (found := called.get(mutant.function(), [])):
             continue  # no entry calls it
         found = sorted(found, key=lambda name: (mutant.path.stem not in name, seconds[name]))
         results: list[int] = []
@@ -111,13 +102,6 @@ def main() -> None:
             print(f"{noticed} of {counted}, {drawn} drawn", flush=True)
     share = 100 * noticed / max(counted, 1)
     print(f"{noticed} of {counted} mutants that change a golden run fail it ({share:.1f} %)")
-
-
-def function_of(mutant: mutate.Mutant) -> str:
-    """Return the name of the innermost function that a mutant changes; of a module's code none calls it."""
-    trees = ast.parse((ROOT / mutant.path).read_text("utf8")), mutant.tree()
-    pairs = zip(*(mutate._codes(compile(tree, mutant.path, "exec")) for tree in trees), strict=True)
-    return mutate._name(mutant.path, [new for old, new in pairs if old != new][-1])
 
 
 if __name__ == "__main__":

@@ -6,10 +6,9 @@ Run from the repository root with one thread::
 
 The first candidate is the loop of OMIT's official code, written from its description: weights counted from a
 mask of the size of the plans, plan-sized updates with 1e-6 in every sum, the mask once more in the score,
-and autograd through all of it. Masks are numbers, not booleans, for every candidate. Ratios are to it; ``lean
-loop`` is the same with the weights given and no mask in the score. The error is that of the score
-``<plan, similarity>`` against the exact passes in float64, and for the backward pass that of the gradient
-relative to its largest entry.
+and autograd through all of it. Masks are numbers, not booleans, for every candidate. Ratios are to it. The
+error is that of the score ``<plan, similarity>`` against the exact passes in float64, and for the backward
+pass that of the gradient relative to its largest entry.
 """
 
 from __future__ import annotations
@@ -74,17 +73,6 @@ def released(s: Tensor, mask: Tensor, reg: float, passes: int) -> Tensor:
     return plan * mask
 
 
-def lean(s: Tensor, p: Tensor, q: Tensor, reg: float, passes: int) -> Tensor:
-    """The same updates without superfluous operations."""
-    mask = (p > 0).float().unsqueeze(-1) * (q > 0).float().unsqueeze(-2)
-    plan = torch.exp(-(1 - s) / reg) * mask
-    plan = plan / (plan.sum((-2, -1), keepdim=True) + 1e-6)
-    for _ in range(passes):
-        plan = plan * (p / (plan.sum(-1) + 1e-6)).unsqueeze(-1)
-        plan = plan * (q / (plan.sum(-2) + 1e-6)).unsqueeze(-2)
-    return plan
-
-
 def candidates(
     s: Tensor, p: Tensor, q: Tensor, reg: float, passes: int
 ) -> dict[str, Callable[[Tensor], Tensor]]:
@@ -92,7 +80,6 @@ def candidates(
     mask = (p > 0).to(s.dtype).unsqueeze(-1) * (q > 0).to(s.dtype).unsqueeze(-2)
     return {
         "released loop": lambda x: released(x, mask, reg, passes),
-        "lean loop": lambda x: lean(x, p, q, reg, passes),
         "nclib log": lambda x: nclib.ot.scaling_plan(x, reg=reg, passes=passes, p=p, q=q),
         "nclib released": lambda x: nclib.ot.scaling_plan(
             x, reg=reg, passes=passes, p=p, q=q, loop="released"

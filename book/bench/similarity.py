@@ -2,13 +2,12 @@
 
     python book/bench/similarity.py --out similarity.json           # small and mid sizes, a few minutes
     python book/bench/similarity.py --out similarity.json --full    # and batch 128, 36 x 2048, 1024-d
-    python book/bench/similarity.py --models scan imram --sizes small --truth
+    python book/bench/similarity.py --models scan imram --sizes small
 
 A step is encoding, similarity and backward pass. The candidates take turns in one process; times are medians
 of the process's CPU time. Peak memory is the growth of the resident set of a fresh process during one step.
 The loops are the references of the tests (tests/models/sgraf_reference.py and cross_reference.py). Models
-whose official code has no loop over captions are timed alone. With ``--truth`` both candidates are also
-compared with the loop in float64; errors of similar size mean that their difference is rounding.
+whose official code has no loop over captions are timed alone.
 """
 
 from __future__ import annotations
@@ -121,39 +120,17 @@ def growth(name: str, size_name: str, candidate: str) -> int:
     return max(resident() - before, 4096)  # a tiny step may reuse pages; a page is the least
 
 
-def region_gradients(model: Any) -> torch.Tensor:
-    """Gradients of the maps that all regions go through first."""
-    names = [name for name, _ in model.named_parameters() if name.endswith("image_encoder.fc.weight")]
-    return torch.stack([model.get_parameter(name).grad.clone() for name in names])
-
-
-def errors(name: str, size: Size) -> dict[str, float]:
-    """Largest differences of both candidates' scores from the loop in float64."""
-    model, images, tokens, _ = problem(name, size)
-    state = {key: value.clone() for key, value in model.state_dict().items()}
-    found = {}
-    with torch.no_grad():
-        for key, candidate in candidates(name).items():
-            model.load_state_dict(state)
-            found[key] = candidate(model, images, tokens)
-        model.load_state_dict(state)
-        truth = LOOPS[name](model.double(), images.double(), tokens)
-    return {key: float((scores - truth).abs().max()) for key, scores in found.items()}
-
-
-def compare(name: str, size_name: str, truth: bool = False) -> dict[str, Any]:
+def compare(name: str, size_name: str) -> dict[str, Any]:
     """Times, memory and differences of the candidates."""
     size, compared = SIZES[size_name], candidates(name)
     model, images, tokens, pull = problem(name, size)
     seconds: dict[str, dict[str, list[float]]] = {c: {"step": [], "forward": []} for c in compared}
-    scores, gradients = {}, {}
+    scores = {}
     for _turn in range(size.turns):
         for key, candidate in compared.items():
             start = time.process_time()
             scores[key] = step(candidate, model, images, tokens, pull)
             seconds[key]["step"].append(time.process_time() - start)
-            if len(compared) > 1:
-                gradients[key] = region_gradients(model)
             with torch.no_grad():
                 start = time.process_time()
                 candidate(model, images, tokens)
@@ -168,10 +145,6 @@ def compare(name: str, size_name: str, truth: bool = False) -> dict[str, Any]:
         row[f"{part}_ratio"] = row["loop"][part] / row["nclib"][part]
     row["memory_ratio"] = row["nclib"]["peak_bytes"] / row["loop"]["peak_bytes"]
     row["score_difference"] = float((scores["loop"] - scores["nclib"]).abs().max())
-    gap = (gradients["loop"] - gradients["nclib"]).abs().max() / gradients["loop"].abs().max()
-    row["gradient_difference"] = float(gap)
-    if truth:
-        row["error"] = errors(name, size)
     return row
 
 
@@ -185,7 +158,6 @@ def main() -> None:
     parser.add_argument("--sizes", nargs="+", choices=list(SIZES), help="only these sizes")
     names = list(available())
     parser.add_argument("--models", nargs="+", choices=names, default=names, help="only these models")
-    parser.add_argument("--truth", action="store_true", help="also errors against the loop in float64")
     parser.add_argument("--growth", nargs=3, metavar=("MODEL", "SIZE", "CANDIDATE"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -196,7 +168,7 @@ def main() -> None:
     rows = []
     for size in sizes:
         for name in options.models:
-            rows.append(compare(name, size, options.truth))
+            rows.append(compare(name, size))
             print(name, size, flush=True)
     print_rows(rows)  # seconds, bytes, and ratios of the loop to nclib
     if options.out:

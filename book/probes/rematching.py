@@ -15,9 +15,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
-import os
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -26,16 +23,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, ClassVar
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")
-
 import numpy as np
 import torch
+from probe_common import MEASURED, rounded, rows_in, write
 from torch import Tensor
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-from ncbook.measurements import MEASURED, write
 
 import nclib
 from nclib.losses import log_probabilities
@@ -311,10 +302,7 @@ def run(label: str, values: Mapping[str, Any], work: str) -> dict[str, Any]:
     record = nclib.run("l2rm_probe", **options, progress=False)
     seconds = time.process_time() - started
     dropped = ("val_i2t", "val_t2i", "val_n_ties")
-    epochs = [
-        {k: round(v, 5) if isinstance(v, float) else v for k, v in row.items() if not k.startswith(dropped)}
-        for row in record.curves
-    ]
+    epochs = [rounded({k: v for k, v in row.items() if not k.startswith(dropped)}) for row in record.curves]
     return {
         "label": label,
         "commit": record.environment["commit"],
@@ -345,10 +333,6 @@ def save(path: Path, settings: dict[str, Any], rows: list[dict[str, Any]]) -> No
     made = {"measured": datetime.now(UTC).isoformat(timespec="seconds"), **settings}
     machine = {"environment": environment(torch.device("cpu"))}
     write(path, {**made, **machine, "rows": rows})
-
-
-def rows_in(path: Path) -> list[dict[str, Any]]:
-    return json.loads(path.read_text("utf8"))["rows"] if path.is_file() else []
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ MODELS = ["saf", "scan", "vse"]
 def test_record_of_a_tiny_run(tmp_path):
     out = tmp_path / "similarity.json"
     done = subprocess.run(
-        [sys.executable, str(SCRIPT), "--sizes", "tiny", "--models", *MODELS, "--truth", "--out", str(out)],
+        [sys.executable, str(SCRIPT), "--sizes", "tiny", "--models", *MODELS, "--out", str(out)],
         check=True,
         capture_output=True,
         text=True,
@@ -25,8 +25,6 @@ def test_record_of_a_tiny_run(tmp_path):
     assert [(row["model"], row["size"]) for row in record["rows"]] == [(name, "tiny") for name in MODELS]
     *compared, alone = record["rows"]
     assert all(row["score_difference"] < 5e-6 for row in compared)
-    assert all(row["gradient_difference"] < 1e-3 for row in compared)
-    assert all(max(row["error"].values()) < 5e-6 for row in compared)
     assert "loop" not in alone
     assert alone["nclib"]["step"] > 0
     assert record["machine"]["threads"] == 1

@@ -23,6 +23,7 @@ PROBE = Path(__file__).resolve().parents[2] / "book" / "probes" / "rematching.py
 @pytest.fixture(scope="module")
 def probe():
     before = list(sys.path)
+    sys.path.insert(0, str(PROBE.parent))
     spec = importlib.util.spec_from_file_location("probe_rematching", PROBE)
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses look their module up
