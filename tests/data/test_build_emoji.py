@@ -40,7 +40,7 @@ def test_the_listed_sums_are_those_of_the_shipped_files():
     }
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_learning_a_codebook_gives_whole_numbers_within_bounds():
     scenes = compose.compose(200, seed=0, split="test", block=0, variant="standard")
     painter = render.Painter(assets.read_drawings())

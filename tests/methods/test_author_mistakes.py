@@ -201,7 +201,7 @@ def fit(tmp_path, cls, warmup_epochs=0, epochs=1):
     torch.manual_seed(0)
     trainer = PairTrainer(
         cls(Tau()),
-        [build("vse", n_regions=data.n_regions, **options)],
+        [build("vse", n_regions=data.n_regions, embed_dim=8, word_dim=8, **options)],
         NoisyPairs(data.train, Mismatch.draw(data.train.image_of, 0.0, seed=0)),
         data.val,
         make(PairSchedule, {"batch_size": 6, "epochs": epochs, "warmup_epochs": warmup_epochs}),

@@ -136,7 +136,8 @@ def test_views_are_what_training_steps_see_and_nothing_else(method, tmp_path, mo
 
     monkeypatch.setattr(VSE, "encode_images", image_seen)
     monkeypatch.setattr(VSE, "encode_captions", caption_seen)
-    nclib.run(method, **TINY, drop=0.5, out=str(tmp_path))
+    few = {"warmup_epochs": 1, "epochs": 1, "data_options": {"n_train": 24, "n_val": 8, "n_test": 8}}
+    nclib.run(method, **{**TINY, **few}, drop=0.5, out=str(tmp_path))
     whole = seen[False]
     assert seen[True] == {(kind, n - int(0.5 * (n if kind == "regions" else n - 2))) for kind, n in whole}
 

@@ -21,7 +21,8 @@ RUN = {
     "mrate": 0.4,
     "warmup_epochs": 2,
     "epochs": 2,
-    "data_options": {"n_train": 64},
+    "data_options": {"n_train": 64, "n_val": 16, "n_test": 16},
+    "model_options": {"embed_dim": 16, "word_dim": 8},
     "progress": False,
 }
 START = f"""

@@ -44,7 +44,8 @@ class Two(Plain):
 
 @pytest.fixture
 def trainer(tmp_path):
-    settings = resolve("plain", dataset="planted", model="vse", epochs=2, warmup_epochs=1)
+    small = {"data_options": {"n_train": 64}, "model_options": {"embed_dim": 16, "word_dim": 8}}
+    settings = resolve("plain", dataset="planted", model="vse", epochs=2, warmup_epochs=1, **small)
     dataset = data.load("planted", **settings.data_options)
     noise = Mismatch.draw(dataset.train.image_of, 0.4, seed=0)
     return PairTrainer(
