@@ -18,7 +18,7 @@ import yaml
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CODE = ("nclib", "book/ncbook", "book/requirements.lock", "book/_ext/run_notebooks.py")
-DATA = ("book/results", "book/measured", "book/demo", "_toc.yml")
+DATA = ("book/results", "book/submitted", "book/measured", "book/demo", "_toc.yml")
 INJECTED, PARAMETERS = "injected-parameters", "parameters"  # tags of cells
 SOURCE = "nclib_source"  # metadata of an executed notebook: the digest of its source
 DIGITS = 12

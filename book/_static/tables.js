@@ -89,12 +89,34 @@
     });
   };
 
-  /* Where rows are when a table shows none: their number for each other value of one choice, the others kept. */
-  const otherwise = (choices, fits) => choices.flatMap((c) => {
-    const found = new Map();
-    c.values.forEach((value, k) => { if (fits(k, [c])) found.set(value, (found.get(value) ?? 0) + 1); });
-    return [...found].map(([value, n]) => `${n} with ${c.heading.textContent.trim()} ${value}`);
-  }).join(", ");
+  /* Where rows are when a table shows none: buttons for each other value of one choice, the others kept; where
+     none helps, one for the first row that the last choice leaves. */
+  const otherwise = (choices, fits, rows) => {
+    const button = (words, k, changed) => {
+      const one = document.createElement("button");
+      one.type = "button";
+      one.className = "nc-more";
+      one.textContent = words;
+      one.addEventListener("click", () => {
+        changed.forEach((c) => { c.select.value = c.values[k]; });
+        changed[0].select.dispatchEvent(new Event("input"));
+      });
+      return one;
+    };
+    const found = choices.flatMap((c) => {
+      const first = new Map();
+      const count = new Map();
+      c.values.forEach((value, k) => {
+        if (!fits(k, [c])) return;
+        if (!first.has(value)) first.set(value, k);
+        count.set(value, (count.get(value) ?? 0) + 1);
+      });
+      return [...first].map(([value, k]) => button(`${count.get(value)} with ${c.heading.textContent.trim()} ${value}`, k, [c]));
+    });
+    if (found.length) return found;
+    const left = rows.flatMap((_, k) => fits(k, choices) ? [k] : []);
+    return left.length ? [button(`${left.length} under other choices`, left[0], choices.filter((c) => c.select.value))] : [];
+  };
 
   const filterable = (figure, table, rows) => {
     const box = document.createElement("div");
@@ -124,9 +146,9 @@
         rows.forEach((row) => { row.cells[column].hidden = heading.hidden; });
       }
       const others = choices.filter((c) => c.select !== event?.target); // the last choice is the one that is wanted
-      const elsewhere = left ? 0 : rows.filter((_, k) => fits(k, others)).length;
-      const instead = elsewhere ? `; ${otherwise(others, fits) || `${elsewhere} under other choices`}` : "";
-      count.textContent = words.length || choices.length ? `${left} of ${rows.length} rows${instead}` : "";
+      const instead = left ? [] : otherwise(others, fits, rows);
+      const head = words.length || choices.length ? `${left} of ${rows.length} rows${instead.length ? "; " : ""}` : "";
+      count.replaceChildren(head, ...instead);
     };
     [input, ...choices.map((c) => c.select)].forEach((control) => control.addEventListener("input", show));
     if (choices.length) show();

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,10 +17,12 @@ from matplotlib.figure import Figure
 from ncbook.compare import Difference, mean_text, paired, spread
 from ncbook.notebook import MARKS, REMARKED, WARMUP, in_warmup, marks_of
 from ncbook.page import Cell, Table, csv_text
-from ncbook.runs import NUMERICS, RECORDED, Runs, checksums
+from ncbook.runs import NUMERICS, RECORDED, Runs, checksums, select
 from nclib import plots
+from nclib.label_noise.base import METHODS as OF_LABELS
 from nclib.methods.base import METHODS
 
+SUBMITTED = RECORDED.with_name("submitted")  # runs of methods that are not of this book
 ONE, ALONE, TWO = "one", "one of two", "two"  # networks that were trained and tested
 NETWORKS = (ONE, ALONE, TWO)
 AVERAGED = ", averaged"  # ends the label of two networks that were trained apart
@@ -34,6 +38,13 @@ DATA_NAMES = {
 }
 METRICS = {"pairs": ("rSum", 1), "labels": ("mAP", 3)}  # name and decimals
 DASH = "–"
+OWN = ("crank", "crank_plus")  # methods of this book
+LOSSES = {  # label of plain training: key of its loss in the bibliography
+    "plain (triplet)": "faghri2018vsepp",
+    "plain (infonce)": "oord2018cpc",
+    "plain (gce)": "zhang2018gce",
+    "plain (infonce_rce)": "wang2019sce",
+}
 
 
 def scored(runs: Runs) -> pd.DataFrame:
@@ -217,7 +228,9 @@ def rate_text(rates: Sequence[float]) -> str:
 # -- table -----------------------------------------------------------------------------------------------
 
 
-def board_table(table: pd.DataFrame, task: str = "pairs", *, rate: str = "0.4") -> Table | None:
+def board_table(
+    table: pd.DataFrame, task: str = "pairs", *, rate: str = "0.4", submitted: pd.DataFrame | None = None
+) -> Table | None:
     """Return the leaderboard of one task: a row per method, data, model, noise, rate and networks.
 
     Parameters
@@ -227,14 +240,18 @@ def board_table(table: pd.DataFrame, task: str = "pairs", *, rate: str = "0.4") 
     task : {"pairs", "labels"}
     rate : str
         Rate that the page shows first, if it was recorded.
+    submitted : DataFrame, optional
+        From :func:`ncbook.submitted.submitted_runs`: the rows are these, compared with the best of ``table``.
 
     Returns
     -------
     Table or None
-        None without a run of the task. Data and noise are never shown together, so that sorting never crosses
-        them; model, rate and number of networks can be chosen. The last column leads to the records.
+        None without a run of the task. The rank is that among methods with as many tested networks. Data
+        and noise are never shown together, so that sorting never crosses them; model, rate and number of
+        networks can be chosen. The year leads to the paper, the last column to the records.
     """
-    part = table[table["task"] == task]
+    book, shown = table, table if submitted is None else submitted
+    part = shown[shown["task"] == task]
     if part.empty:
         return None
     metric, digits = METRICS[task]
@@ -243,14 +260,17 @@ def board_table(table: pd.DataFrame, task: str = "pairs", *, rate: str = "0.4") 
     marks: dict[str, None] = {}
     for key, cells in part.groupby([*PLACE, *NOISE], sort=False):
         where = dict(zip([*PLACE, *NOISE], key, strict=True))
-        tops = {kind: standing(cells[cells["networks"] == kind]) for kind in (ONE, TWO)}
+        rivals = cells if submitted is None else select(book, **where)
+        tops = {kind: standing(rivals[rivals["networks"] == kind]) for kind in (ONE, TWO)}
         groups = cells.groupby(["label", "networks"])
         for (label, networks), group in sorted(groups, key=lambda item: -item[1]["value"].mean()):
             group = group.sort_values("seed")
             kind = TWO if networks == TWO else ONE
             top = tops[kind]
-            best = cells[(cells["networks"] == kind) & (cells["label"] == (top.best if top else ""))]
-            first = top is not None and (label, networks) == (top.best, kind)
+            best = rivals[(rivals["networks"] == kind) & (rivals["label"] == (top.best if top else ""))]
+            ranked = list(top.means) if top and networks == kind and submitted is None else []
+            rank = str(ranked.index(label) + 1) if label in ranked else DASH
+            first = rank == "1"
             gap = paired(group, best, "value", digits=digits)
             found = [*([WARMUP] if group["early"].any() else []), *marks_of(group)]
             marks |= dict.fromkeys(found)
@@ -275,14 +295,19 @@ def board_table(table: pd.DataFrame, task: str = "pairs", *, rate: str = "0.4") 
             seeds = " ".join(seed for seed, _ in records)
             views = [Cell(text) for text in (*middle, *end)]
             views[1] = Cell(middle[1], tuple(found))
-            rows.append(([Cell(str(label))], [*views, Cell(seeds, links=linked)]))
+            year, paper = _year_and_paper(str(label))
+            rows.append(
+                ([Cell(rank), Cell(str(label))], [*views, Cell(year, link=paper), Cell(seeds, links=linked)])
+            )
             sizes = [f"{group['value'].mean():.4f}", f"{spread(list(group['value'])):.4f}", str(len(group))]
             names = [Path(path).name.removesuffix(".json") for path in group["path"]]
             lines.append(
                 [
+                    rank,
                     str(label),
                     *middle,
                     *end,
+                    year,
                     *sizes,
                     " ".join(checksums(group, "noise.checksum")),
                     " ".join(names),
@@ -298,32 +323,34 @@ def board_table(table: pd.DataFrame, task: str = "pairs", *, rate: str = "0.4") 
         *(["model"] if pairs else []),
         "data",
         "noise",
+        "year",
     ]
     rates = {f"{value:g}" for value in part["rate"]}
-    start = {"rate": rate if rate in rates else "", "data": rows[0][1][-3].text, "noise": rows[0][1][-2].text}
+    start = {"rate": rate if rate in rates else "", "data": rows[0][1][-4].text, "noise": rows[0][1][-3].text}
     if pairs:  # scores of different models are not compared at first sight: begin with the model of most rows
-        models = Counter(row[-4].text for _, row in rows if row[-3].text == start["data"])
+        models = Counter(row[-5].text for _, row in rows if row[-4].text == start["data"])
         start = {"model": models.most_common(1)[0][0], "networks": "", **start}
+    which = f"{'Image-text' if pairs else 'Category'} retrieval"
     return Table(
-        slug=f"leaderboard-{task}",
-        title=f"{'Image-text' if pairs else 'Category'} retrieval: {part['path'].nunique():,} runs",
-        kind="measured",
+        slug=f"leaderboard-{task}" + ("" if submitted is None else "-submitted"),
+        title=f"{which}: {part['path'].nunique():,} {'runs' if submitted is None else 'submitted runs'}",
+        kind="measured" if submitted is None else "submitted",
         lines=[
             f"{metric} at the epoch that validation selected, mean ± standard deviation over the seeds.",
             "Against the best: mean difference to the best method with as many tested networks under the "
             "same conditions, runs with the same seed; = the 95 % interval of the difference holds 0. "
-            f"Methods with {WARMUP} or {REMARKED} are not ranked.",
+            f"The rank is among methods with as many networks; {WARMUP} or {REMARKED}: none.",
             *(
                 ["Averaged: two networks trained apart on the same noise, the mean of their similarities."]
                 if part["label"].str.endswith(AVERAGED).any()
                 else []
             ),
         ],
-        names=("method",),
+        names=("rank", "method"),
         columns=[(name,) for name in (*columns, "records by seed")],
         rows=rows,
         notes={mark: MARKS[mark] for mark in marks},
-        file=csv_text(["method", *columns, "mean", "std", "n", "noise checksums", "records"], lines),
+        file=csv_text(["rank", "method", *columns, "mean", "std", "n", "noise checksums", "records"], lines),
         filters=start,
         apart=("data", "noise"),
     )
@@ -339,10 +366,40 @@ def _gap(d: Difference) -> str:
 def _record(path: str) -> str:
     """Return the link from a page of ``notebooks`` to the table of a record; empty for records elsewhere."""
     at = Path(path)
-    if not at.is_relative_to(RECORDED):
-        return ""
-    table = at.parent if at.parent.suffix == ".csv" else at
-    return f"../book/results/{quote(table.relative_to(RECORDED).as_posix())}"
+    for folder in (RECORDED, SUBMITTED):
+        if at.is_relative_to(folder):
+            table = at.parent if at.parent.suffix == ".csv" else at
+            return f"../book/{quote(table.relative_to(folder.parent).as_posix())}"
+    return ""
+
+
+@functools.cache
+def _bibliography() -> dict[str, str]:
+    """Return the address of each entry by its key: on arXiv, by its DOI, or else the book's own page."""
+    text = RECORDED.with_name("references.bib").read_text("utf8")
+    found = {}
+    for key, fields in re.findall(r"^@\w+\{(\w+),(.*?)(?=^@|\Z)", text, re.MULTILINE | re.DOTALL):
+        at = re.search(r"\barXiv:(?P<arxiv>[\d.]+)|\bdoi = \{(?P<doi>[^}]+)", fields)
+        found[key] = "../book/bibliography.html"
+        if at:
+            found[key] = (
+                f"https://arxiv.org/abs/{at['arxiv']}" if at["arxiv"] else f"https://doi.org/{at['doi']}"
+            )
+    return found
+
+
+def _year_and_paper(label: str) -> tuple[str, str]:
+    """Return the year of a method's paper and a link to it; of the book's own methods, their chapter."""
+    label = label.removesuffix(AVERAGED)
+    if label in OWN:
+        return "this book", "crank.html"
+    name = label.removesuffix("_plus").replace("_", "")
+    for key, address in _bibliography().items():
+        if key == LOSSES.get(label) or re.fullmatch(rf"[a-z]+\d{{4}}{re.escape(name)}", key):
+            return re.sub(r"\D", "", key)[:4], address
+    said = METHODS[label].paper if label in METHODS else OF_LABELS[label].paper if label in OF_LABELS else ""
+    year = re.search(r"\b(?:19|20)\d\d\b", said)
+    return (year[0] if year else DASH), ""
 
 
 # -- figure ----------------------------------------------------------------------------------------------

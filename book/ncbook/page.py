@@ -147,6 +147,7 @@ class Table:
 KINDS = {
     "printed": "printed",
     "measured": "measured here",
+    "submitted": "submitted",
     "effects": "printed and measured",
     "ledger": "claims",
     "errata": "errata",
