@@ -14,7 +14,7 @@ import nclib
 from nclib import label_noise, methods, models
 
 BOOK = Path(__file__).resolve().parents[2] / "book"
-PAGES = sorted([*BOOK.glob("*.md"), *BOOK.glob("howto/*.md")])
+PAGES = sorted(BOOK.rglob("*.md"))
 SYMBOLS = (BOOK / "symbols.md").read_text("utf8")
 LOCAL = {"S", "plan", "p", "q", "p_clean", "reg", "semantic_cost", "regions", "words"}
 LOCAL |= {"vectors", "zv", "zt", "pv", "pt"}

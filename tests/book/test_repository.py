@@ -106,7 +106,7 @@ def test_every_page_of_the_contents_exists() -> None:
     written = [*ROOT.glob("book/**/*.md"), *ROOT.glob("notebooks/*.ipynb")]
     known = {path.relative_to(ROOT).with_suffix("").as_posix() for path in written}
     assert {*pages, "book/intro", "notebooks/one_run"} == known  # one_run runs any method, and is no page
-    assert len(pages) == len(set(pages)) <= 48
+    assert len(pages) == len(set(pages)) <= 47  # six of them of one entry, the interfaces
 
 
 def test_every_benchmark_writes_a_file_that_names_its_commit() -> None:

@@ -3,8 +3,6 @@
 import pandas as pd
 from ncbook.chapters import category_baselines as tables
 
-from nclib import label_noise
-
 
 def runs():
     rows = []
@@ -24,15 +22,3 @@ def test_rank_agreement():
     worse["map_avg"] = 1 - worse["map_avg"]
     assert tables.rank_agreement(worse, "Wikipedia", "II")["rank correlation"].tolist() == [-1.0]
     assert tables.rank_agreement(pd.DataFrame(), "Wikipedia", "II").empty
-
-
-def test_ablation_rows_are_recorded_under_their_options():
-    runs = pd.DataFrame([
-        {"method": "uot_rcl", "variant": variant, "noise_rate": 0.2, "map_i2t": k / 10, "map_t2i": 0.0}
-        for k, variant in enumerate(["", "plc=off", "lam=0", "confident=random", "gamma=0.1"])
-    ])  # fmt: skip
-    other = runs.assign(method="mrl")
-    html = tables.ablation(pd.concat([runs, other])).to_html()
-    assert [f">{k / 10:.3f}</td>" in html for k in range(5)] == [True, True, True, True, False]
-    for row in tables.ABLATIONS.values():
-        label_noise.build("uot_rcl", **row)

@@ -65,7 +65,6 @@ ONE_SIZE = {
     "claims",
     "leaderboard",
     "losses",
-    "limits",
     "methods_map",
     "photographs",
     "results_l2rm",
@@ -73,7 +72,6 @@ ONE_SIZE = {
     "results_repair",
     "results_uot_rcl",
     "transport",
-    "wikipedia",
 }
 # Methods of families, besides the one that a page trains by itself.
 OTHERS = [

@@ -1,4 +1,4 @@
-"""Figures and tables of the chapter on the baselines of category retrieval."""
+"""Figures and tables of the chapter on category retrieval that its runs on drawn objects make."""
 
 from __future__ import annotations
 
@@ -9,16 +9,12 @@ import pandas as pd
 from matplotlib.figure import Figure
 from pandas.io.formats.style import Styler
 
-from ncbook import mean_text, papers, show
-from ncbook.chapters import ONLY_PRINTED, devices, wide
-from ncbook.layouts import DIRECTION, LAYOUTS
-from ncbook.match import STAND_INS, WHY_NOT, category_method
-from ncbook.measurements import measurement
-from ncbook.notebook import NO_RECORD, marks_of
-from ncbook.runs import select
+from ncbook import papers, show
+from ncbook.chapters import wide
+from ncbook.layouts import DIRECTION
+from ncbook.match import category_method
 from nclib import Record, plots
 from nclib.runs import LoadedRun
-from nclib.runs.variant import in_words
 
 FAMILIES = {
     "no labels": ["pls", "mcca", "dcca", "dccae"],
@@ -27,9 +23,7 @@ FAMILIES = {
     "robust": ["mrl", "elrcmr", "uot_rcl", "nirnl"],
 }
 MAPS = {"map_i2t": "image → text", "map_t2i": "text → image"}
-NOT_RERUN = ("GSS-SL", "FGCrossNet", "SMLN")
-PRINTED_ONLY = {name: (WHY_NOT[name], STAND_INS.get(name, "")) for name in NOT_RERUN}  # reason, stand-in
-ABLATIONS = LAYOUTS["UOT-RCL", "IV"].options  # rows of Table IV -> options of uot_rcl
+NOT_RERUN = ("GSS-SL", "FGCrossNet", "SMLN")  # printed rows whose methods cannot be had
 UNLABELLED = ("mcca", "pls", "dcca", "dccae")  # label noise cannot change them
 RATES = (0.2, 0.4, 0.6, 0.8)
 
@@ -37,7 +31,7 @@ RATES = (0.2, 0.4, 0.6, 0.8)
 def printed_methods() -> dict[str, str]:
     """Return the methods that are rerun under their printed name: printed name -> method."""
     names = dict.fromkeys(row["method"] for row in papers.rows_of("UOT-RCL", "II"))
-    return {name: category_method(name) for name in names if name not in PRINTED_ONLY}
+    return {name: category_method(name) for name in names if name not in NOT_RERUN}
 
 
 def printed_map(table: str, dataset: str) -> pd.DataFrame:
@@ -52,20 +46,6 @@ def printed_map(table: str, dataset: str) -> pd.DataFrame:
     cells = wide(rows.assign(**places), "method", ["direction", "noise_rate"], "map")
     cells.columns.names = ["", "noise"]
     return cells
-
-
-def measured_map(runs: pd.DataFrame, names: Mapping[str, str]) -> pd.DataFrame:
-    """Return mean ± standard deviation (seeds) of recorded runs, in the form of :func:`printed_map`.
-
-    ``names`` leads from the column ``row`` of the runs to the name shown; rows without runs say "no record".
-    """
-    columns = pd.MultiIndex.from_product([list(DIRECTION.values()), RATES], names=["", "noise"])
-    table = pd.DataFrame(NO_RECORD, index=pd.Index(list(names.values()), name="method"), columns=columns)
-    for (row, rate), part in runs.groupby(["row", "noise_rate"]) if len(runs) else ():
-        for key, direction in DIRECTION.items() if row in names and rate in RATES else ():
-            text = mean_text(list(part[f"map_{key}"]), 3)
-            table.loc[names[row], (direction, rate)] = " ".join([text, *marks_of(part)])
-    return table
 
 
 def _printed_means(table: str, dataset: str) -> pd.DataFrame:
@@ -89,23 +69,6 @@ def rank_agreement(runs: pd.DataFrame, dataset: str, table: str) -> pd.DataFrame
             correlation = both["theirs"].corr(both["ours"], method="spearman")
             found.append({"noise": rate, "rank correlation": correlation, "methods": len(both)})
     return pd.DataFrame(found, columns=["noise", "rank correlation", "methods"])
-
-
-def speed() -> Styler | None:
-    """Show the recorded time and memory of mean average precision on galleries up to NUS-WIDE's size."""
-    bench = measurement("bench_map")
-    if bench is None:
-        return None
-    columns = ["queries", "items", "dim", "labels", "candidate", "ms_per_query", "ratio", "difference"]
-    names = {"ms_per_query": "ms per query", "ratio": "times as fast", "dim": "dimensions"}
-    table = pd.DataFrame(bench["rows"])[columns].rename(columns=names)
-    peak = max((row["mb"] for row in bench["whole"]), default=float("nan"))
-    caption = (
-        f"Measured {bench['when'][:10]}, CPU time on one thread. All items as queries: "
-        f"at most {peak:.0f} MB on top of the embeddings"
-    )
-    text = {"ms per query": "{:.3f}", "times as fast": "{:.1f}", "difference": "{:.0e}"}
-    return show(table, "map-bench", caption, format=text, index=False)
 
 
 def live_bars(records: Mapping[str, Record], run: LoadedRun) -> Figure:
@@ -146,21 +109,6 @@ def live_table(records: Mapping[str, Record]) -> Styler:
     return show(pd.DataFrame(rows).T, "live", caption, digits=3)
 
 
-def printed(table: str, dataset: str) -> Styler:
-    """Show a printed table of UOT-RCL."""
-    caption = f"Printed in the paper (Table {table}, {dataset}); {ONLY_PRINTED}"
-    cells, name = printed_map(table, dataset), f"printed-{table}-{dataset}".lower()
-    return show(cells, name, caption, digits=3, best=True)
-
-
-def _measured(runs: pd.DataFrame, names: Mapping[str, str], name: str, caption: str) -> Styler:
-    """Show recorded runs as a printed table, one direction below the other; ``row`` to the name shown."""
-    cells = measured_map(runs, names)
-    directions = dict.fromkeys(cells.columns.get_level_values(0))
-    stacked = pd.concat({direction: cells[direction] for direction in directions})
-    return show(stacked, name, caption)
-
-
 def slopes(runs: pd.DataFrame) -> Figure | None:
     """Draw mAP, mean of both directions, over the noise rate, one panel per family of methods."""
     if runs.empty:
@@ -187,30 +135,6 @@ def slopes(runs: pd.DataFrame) -> Figure | None:
     return figure
 
 
-def printed_slopes() -> Figure | None:
-    """Draw the printed mAP on Wikipedia over the noise rate, one panel per family of methods."""
-    mean = _printed_means("II", "Wikipedia").rename_axis("noise_rate").reset_index()
-    return slopes(mean.melt(id_vars="noise_rate", var_name="method", value_name="map_avg"))
-
-
-def reasons() -> Styler:
-    """Show the printed methods that are not rerun, why, and what stands in."""
-    rows = [
-        {"printed row": name, "why it is not rerun": why, "stand-in": stand_in or "none"}
-        for name, (why, stand_in) in PRINTED_ONLY.items()
-    ]
-    return show(pd.DataFrame(rows), "reasons", index=False)
-
-
-def measured(runs: pd.DataFrame) -> Styler:
-    """Show the rows of Table II from recorded runs with the options of the preset."""
-    names = {method: name for name, method in printed_methods().items()}
-    names |= {stand_in: f"{stand_in} (stand-in)" for _, stand_in in PRINTED_ONLY.values() if stand_in}
-    where = f"symmetric noise drawn for images and texts apart; {devices(runs) or 'no records here'}"
-    caption = f"Measured: emoji_category, preset quick, {where}."
-    return _measured(runs.assign(row=runs["method"]), names, "measured", caption)
-
-
 def order(runs: pd.DataFrame) -> Styler | None:
     """Show the rank correlation between printed and measured means, by data set and noise rate."""
     runs = runs.assign(row=runs["method"])
@@ -224,12 +148,3 @@ def order(runs: pd.DataFrame) -> Styler | None:
         f"Rank correlation, printed against measured on emoji_category; {int(found['methods'].max())} methods"
     )
     return show(cells, "order", caption, digits=2)
-
-
-def ablation(runs: pd.DataFrame) -> Styler:
-    """Show the rows of Table IV from all recorded runs of UOT-RCL."""
-    rows = {in_words(options): name for name, options in ABLATIONS.items()}
-    runs = select(runs, method="uot_rcl", variant=list(rows))
-    caption = "Measured: emoji_category, preset quick, mean ± standard deviation (seeds)."
-    names = {name: name for name in ABLATIONS}
-    return _measured(runs.assign(row=runs["variant"].map(rows)), names, "measured-four", caption)

@@ -1,4 +1,4 @@
-"""Tables and sentences of the page "Sizes and costs": measured time of a step, and what follows from it."""
+"""Tables and sentences of the page "Speed and costs": measured time of a step, and what follows from it."""
 
 from __future__ import annotations
 
