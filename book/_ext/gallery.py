@@ -1,6 +1,6 @@
 """Sphinx extension: the notebooks as cards, and single outputs of them on other pages.
 
-* ``{gallery}`` shows the notebooks of ``_toc.yml``: title, first sentence, seconds of training, and a figure:
+* ``{gallery}`` shows the notebooks of ``_toc.yml``: title, first sentence, minutes of reading, and a figure:
   that of the cell with the tag ``thumbnail``, else the first.
 * ``{stored-output} notebook cell`` shows one output of an executed notebook: no number is typed twice.
 """
@@ -21,12 +21,13 @@ from docutils import nodes
 from docutils.parsers.rst import directives
 from docutils.statemachine import StringList
 from executed import parts_of
-from nb_overlay import DRAWING, SVG, executed_folder, is_drawing, records_in
+from nb_overlay import DRAWING, SVG, executed_folder, is_drawing
 from sphinx.application import Sphinx
 from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective
 
 log = logging.getLogger(__name__)
+WORDS = 200  # read in a minute
 REFERENCE = re.compile(r"\b(19|20)\d\d\b|arXiv")
 PNG = "image/png"
 CARD = """:::{{grid-item-card}} {title}
@@ -70,20 +71,19 @@ def figures(nb: Any) -> Iterator[tuple[str, str, bytes]]:
                 yield cell.id, "png", base64.b64decode(data[PNG])
 
 
-def thumbnail(nb: Any, stored: pathlib.Path) -> tuple[str, bytes] | None:
+def thumbnail(nb: Any) -> tuple[str, bytes] | None:
     """Return suffix and content of the figure on a notebook's card, if it was executed and has one."""
-    found = list(figures(nbformat.read(stored, 4))) if stored.exists() else []
+    found = list(figures(nb))
     tagged = {cell.get("id") for cell in nb.cells if "thumbnail" in cell.metadata.get("tags", [])}
     chosen = [figure for figure in found if figure[0] in tagged] or found
     return chosen[0][1:] if chosen else None
 
 
-def time_of(records: list[dict[str, Any]]) -> str:
-    """Return how long the runs of a chapter trained, as text."""
-    if not records:
-        return "trains nothing"
-    seconds = sum(record["cost"]["seconds"] for record in records)
-    return f"trains {seconds:.0f} s" if seconds < 100 else f"trains {seconds / 60:.0f} min"
+def reading(nb: Any) -> str:
+    """Return how long a page takes to read, at 200 words of prose a minute, and its number of figures."""
+    prose = " ".join(plain(cell.source) for cell in nb.cells if cell.cell_type == "markdown")
+    minutes, drawn = max(1, round(len(prose.split()) / WORDS)), len(list(figures(nb)))
+    return f"{minutes} min" + (f", {drawn} figure{'s' * (drawn != 1)}" if drawn else "")
 
 
 class Gallery(SphinxDirective):
@@ -109,11 +109,11 @@ class Gallery(SphinxDirective):
         path, stored = root / "notebooks" / f"{name}.ipynb", executed_folder(self.env.app) / f"{name}.ipynb"
         for file in (path, stored):
             self.env.note_dependency(str(file))
-        nb = nbformat.read(path, 4)
+        nb = nbformat.read(stored if stored.exists() else path, 4)
         text = next((cell.source for cell in nb.cells if cell.cell_type == "markdown"), "")
         title = re.search(r"^# (.+)$", text, re.MULTILINE)
         image, look = "", "nc-thumb dark-light"
-        if picture := thumbnail(nb, stored):
+        if picture := thumbnail(nb):
             file = pathlib.Path(self.env.app.doctreedir) / "thumbnails" / f"{name}.{picture[0]}"
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(picture[1])
@@ -126,7 +126,7 @@ class Gallery(SphinxDirective):
             image=image,
             look=look,
             sentence=first_sentence(text),
-            time=time_of(records_in(root / "book" / "demo" / name)),
+            time=reading(nb),
         )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +12,7 @@ import pytest
 from backlinks import back_links, names_in, page_of
 from check_html import problems
 from executed import SOURCE, digest, folder_of, notebooks_of
-from gallery import first_sentence, plain, thumbnail, time_of
+from gallery import first_sentence, plain, reading, thumbnail
 from nb_overlay import described
 from notebook_tools import notebook
 
@@ -31,12 +30,6 @@ def test_prose_becomes_words() -> None:
     assert first_sentence("# T\n\n| a |\n\n(label)=\n\nOne thing. Another.") == "One thing."
     assert first_sentence("# T\n\nHe, 2021. Two *networks* {cite:p}`x` agree. More.") == "Two networks agree."
     assert first_sentence("# T") == ""
-    runs = [{"cost": {"seconds": seconds}} for seconds in (12.4, 200)]
-    assert [time_of(some) for some in (runs[:1], runs, [])] == [
-        "trains 12 s",
-        "trains 4 min",
-        "trains nothing",
-    ]
 
 
 def test_every_notebook_of_the_book_has_a_card_in_its_order() -> None:
@@ -50,14 +43,23 @@ def test_every_notebook_of_the_book_has_a_card_in_its_order() -> None:
         assert sum("thumbnail" in c.metadata.get("tags", []) for c in cells) <= 1, name
 
 
-def test_the_tagged_figure_else_the_first(tmp_path: Path) -> None:
+def test_the_tagged_figure_else_the_first() -> None:
     nb = notebook("# T", "1", "2")
+    assert thumbnail(nb) is None
     nb.cells[1].outputs, nb.cells[2].outputs = [figure("<svg>1</svg>")], [figure("<svg>2</svg>")]
-    nbformat.write(nb, tmp_path / "a.ipynb")
-    assert thumbnail(nb, tmp_path / "a.ipynb") == ("svg", b"<svg>1</svg>")
+    assert thumbnail(nb) == ("svg", b"<svg>1</svg>")
     nb.cells[2].metadata["tags"] = ["thumbnail"]
-    assert thumbnail(nb, tmp_path / "a.ipynb") == ("svg", b"<svg>2</svg>")
-    assert thumbnail(nb, tmp_path / "absent.ipynb") is None
+    assert thumbnail(nb) == ("svg", b"<svg>2</svg>")
+
+
+def test_reading_time_counts_prose_and_figures() -> None:
+    nb = notebook("# T\n\n" + "word " * 690, "code = 'that is not read'")
+    assert reading(nb) == "3 min"
+    nb.cells[1].outputs = [figure()]
+    assert reading(nb) == "3 min, 1 figure"
+    nb.cells[0].source = "# T"
+    nb.cells[1].outputs *= 2
+    assert reading(nb) == "1 min, 2 figures"
 
 
 def test_figures_without_words_get_those_of_their_heading() -> None:
@@ -80,9 +82,8 @@ def test_pictures_without_words_are_reported(tmp_path: Path) -> None:
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
     """A book of one notebook, one how-to page, the interfaces, and a gallery."""
-    for folder in ("notebooks", "book/demo/a/run"):
-        (tmp_path / folder).mkdir(parents=True)
-    (tmp_path / "book/demo/a/run/record.json").write_text(json.dumps({"cost": {"seconds": 5}}), "utf8")
+    for folder in ("notebooks", "book"):
+        (tmp_path / folder).mkdir()
     nb = notebook("# Page one: its rest\n\nIt says this. And that.", "import nclib\nnclib.ot.sinkhorn", "1")
     nb.cells[2].id = "numbers"
     nbformat.write(nb, tmp_path / "notebooks" / "a.ipynb")
@@ -135,7 +136,7 @@ def test_a_build_shows_cards_outputs_and_links(tree: Path) -> None:
     assert 'href="notebooks/a.html"' in page
     assert "Page one: its rest" in page
     assert "It says this." in page
-    assert "trains 5 s" in page
+    assert "1 min, 1 figure" in page
     assert "<td>42</td>" in page
     assert 'alt="A circle"' in page
     assert (tree / "html" / "_images" / "a.svg").read_text("utf8") == SVG

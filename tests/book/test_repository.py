@@ -106,6 +106,7 @@ def test_every_page_of_the_contents_exists() -> None:
     written = [*ROOT.glob("book/**/*.md"), *ROOT.glob("notebooks/*.ipynb")]
     known = {path.relative_to(ROOT).with_suffix("").as_posix() for path in written}
     assert {*pages, "book/intro", "notebooks/one_run"} == known  # one_run runs any method, and is no page
+    assert pages[0] == "notebooks/noisy_correspondence"  # what "next" on the landing page leads to
     assert len(pages) == len(set(pages)) <= 47  # six of them of one entry, the interfaces
 
 
