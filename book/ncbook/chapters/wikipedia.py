@@ -73,10 +73,12 @@ def _table(runs: pd.DataFrame, order: list[str], name: str) -> Styler | None:
     if runs.empty:
         return None
     table = means(runs, "label", "noise_rate", "map_avg", digits=3).rename_axis(columns="label noise")
+    one = runs.iloc[0]
     caption = (
-        f"Measured on Wikipedia, preset {runs['preset'].iloc[0]}: mAP on 462 test pairs, mean of both "
-        "directions, epoch selected on 231 validation pairs; mean ± standard deviation (number of seeds); "
-        f"labels redrawn {NOISE[runs['scope'].iloc[0]]}; {devices(runs)}"
+        f"Measured on {board.data_name(one['dataset'])}, preset {one['preset']}: mAP on "
+        f"{one['test_pairs']:,.0f} test pairs, mean of both directions, epoch selected on "
+        f"{one['val_pairs']:,.0f} validation pairs; mean ± standard deviation (number of seeds); "
+        f"labels redrawn {NOISE[one['scope']]}; {devices(runs)}"
     )
     return show(table.loc[[label for label in order if label in table.index]], name, caption)
 
