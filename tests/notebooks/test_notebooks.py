@@ -45,6 +45,7 @@ TINY = {
     "advice": {"rate": 0.2},
     "audit": {"scenes": 120, "epochs": 1, "labels": 20},
     "costs": {"batch": 64, "epochs": 5},
+    "detectors": {"rate": 0.4, "overlap": 1.5},
     "diagnosis": {"dataset": "planted"},
     "field": {"rate": "0.6"},
     "inside": {"scenes": 120, "epochs": 2},

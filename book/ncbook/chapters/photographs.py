@@ -190,58 +190,6 @@ def two_sets(table: pd.DataFrame) -> Figure:
     return figure
 
 
-def detectors(runs: pd.DataFrame, rate: float) -> Styler | None:
-    """Show how well each method finds the wrong pairs: by its P(clean), and by the similarity alone."""
-    part = runs[(runs["protocol"] == "images") & (runs["mrate"] == rate)]
-    if part.empty or "detection.auc" not in part:
-        return None
-    columns = {
-        "detection.auc": "similarity: AUROC",
-        "detection.ap": "average precision",
-        "detection.precision_first": "precision of 100",
-        "auc": "P(clean): AUROC",
-        "ap": "average precision ",
-        "precision_first": "precision of 100 ",
-        "ece": "calibration error",
-    }
-    caption = (
-        f"Measured on the training pairs of Flickr8K, {rate:g} of the images exchanged: wrong pairs found by "
-        "low similarity (tested epoch) and by low P(clean) (last epoch); precision of 100: wrong ones among "
-        "the hundred most suspicious; mean ± standard deviation (seeds)"
-    )
-    return show(_measures(part, columns), f"detectors-{rate:g}", caption)
-
-
-def people(runs: pd.DataFrame, rate: float) -> Styler | None:
-    """Show how well the scores of test pairs agree with people who judged them."""
-    part = runs[(runs["protocol"] == "images") & (runs["mrate"] == rate)]
-    if part.empty or "people.crowd_auc" not in part:
-        return None
-    columns = {
-        "people.experts_tau": "experts: tau-c",
-        "people.experts_auc": "AUROC",
-        "people.experts_ap": "average precision",
-        "people.crowd_auc": "crowd: AUROC",
-        "people.crowd_ap": "average precision ",
-        "people.crowd_ece": "calibration error of P(clean)",
-    }
-    caption = (
-        "Measured on test pairs of Flickr8K that people judged (5,822 by three experts each, 47,830 by a "
-        f"crowd), trained with {rate:g} of the images exchanged: agreement of the similarity with them; "
-        "mean ± standard deviation (seeds)"
-    )
-    return show(_measures(part, columns), f"people-{rate:g}", caption)
-
-
-def _measures(part: pd.DataFrame, columns: dict[str, str]) -> pd.DataFrame:
-    """Return mean ± standard deviation (seeds) as text: methods x measures; empty where there is none."""
-    there = {name: title for name, title in columns.items() if name in part}
-    long = part.melt(["label"], list(there), "measure").dropna(subset="value")
-    cells = long.groupby(["label", "measure"])["value"].agg(lambda values: mean_text(list(values), 3))
-    table = cells.unstack("measure").reindex(index=[n for n in ORDER if n in set(part["label"])])
-    return table[[name for name in there if name in table]].rename(columns=there).fillna("").rename_axis(None)
-
-
 Compared = Sequence[tuple[str, str, str]]
 SAME = " at the same temperature"
 OURS = (
