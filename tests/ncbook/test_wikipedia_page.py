@@ -8,7 +8,15 @@ from records_made import save_category
 
 import nclib
 
-MACHINE = {"device": "CPU", "preset": "standard", "dataset": "wikipedia", "scope": "modality"}
+MACHINE = {
+    "dataset": "wikipedia",
+    "val_pairs": 231,
+    "test_pairs": 462,
+    "device": "CPU",
+    "preset": "standard",
+    "dataset": "wikipedia",
+    "scope": "modality",
+}
 ACCURACY = {
     "given_accuracy": 0.64,
     "corrected_accuracy": 0.59,
