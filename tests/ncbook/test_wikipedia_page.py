@@ -9,7 +9,6 @@ from records_made import save_category
 import nclib
 
 MACHINE = {
-    "dataset": "wikipedia",
     "val_pairs": 231,
     "test_pairs": 462,
     "device": "CPU",
