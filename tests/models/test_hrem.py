@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from torch import nn
+from toy import layer_of_torch
 
 import nclib
 from nclib.common.tokens import Tokens
@@ -27,27 +27,20 @@ def example(**options):
     return model, torch.randn(4, 5, 6, dtype=torch.float64), Tokens(IDS, LENGTHS)
 
 
-@pytest.mark.parametrize("dim", [16, 24, 6])
-def test_the_layer_is_torchs_transformer_layer(dim):
+@pytest.mark.parametrize(
+    ("dim", "given", "heads"), [(16, {}, 16), (24, {}, 8), (6, {}, 2), (12, {"heads": 4, "hidden": 20}, 4)]
+)
+def test_the_layer_is_torchs_transformer_layer(dim, given, heads):
     torch.manual_seed(1)
-    mine = RelationLayer(dim, 0.0).double()
-    assert mine.heads == math.gcd(16, dim)
-    other = nn.TransformerEncoderLayer(dim, mine.heads, dim, 0.0, batch_first=True, dtype=torch.float64)
-    with torch.no_grad():
-        other.self_attn.in_proj_weight.copy_(mine.mix.weight)
-        other.self_attn.in_proj_bias.copy_(mine.mix.bias)
-        for theirs, own in (
-            (other.self_attn.out_proj, mine.out),
-            (other.linear1, mine.first),
-            (other.linear2, mine.second),
-            (other.norm1, mine.attended_norm),
-            (other.norm2, mine.norm),
-        ):
-            theirs.load_state_dict(own.state_dict())
+    mine = RelationLayer(dim, 0.0, **given).double()
+    assert mine.heads == heads
+    assert mine.first.out_features == given.get("hidden", dim)
     x, bias = torch.randn(2, 7, dim, dtype=torch.float64), torch.randn(7, 7, dtype=torch.float64)
     bias[torch.rand(7, 7) < 0.4] = -math.inf
     bias.fill_diagonal_(0.5)
-    torch.testing.assert_close(mine(x, bias[None]), other(x, src_mask=bias), rtol=0, atol=1e-12)
+    torch.testing.assert_close(
+        mine(x, bias[None]), layer_of_torch(mine)(x, src_mask=bias), rtol=0, atol=1e-12
+    )
 
 
 def test_pooling_is_that_of_each_set_alone():

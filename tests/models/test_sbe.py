@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 from torch.nn.functional import gelu
+from toy import assert_agree
 
 import nclib
 from nclib.common.tokens import Tokens
@@ -117,32 +118,13 @@ def test_batch_equals_one_pair_at_a_time(options, chunk, budget):
     model, images, tokens = example(**options)
     model.eval()
     model.memory_budget = budget
-    pull = torch.randn(3, 4, dtype=torch.float64)
-    results = []
-    for batched in (True, False):
-        model.zero_grad()
-        if batched:
-            scores = model.similarity(model.encode_images(images), model.encode_captions(tokens), chunk=chunk)
-        else:
-            ours = [image_set(model, image)[1] for image in images]
-            theirs = [caption_set(model, row[:n]) for row, n in zip(IDS, LENGTHS, strict=True)]
-            rows = [[score(a, b, model.alpha) for _, b in theirs] for a in ours]
-            scores = torch.stack([torch.stack(row) for row in rows])
-        (scores * pull).sum().backward()
-        results.append(
-            (scores, {k: p.grad.clone() for k, p in model.named_parameters() if p.grad is not None})
-        )
-    (got, grads), (wanted, wanted_grads) = results
-    torch.testing.assert_close(got, wanted, rtol=0, atol=1e-7)  # l2 adds 1e-8 to a length
-    assert grads.keys() == wanted_grads.keys()
-    for key, grad in grads.items():
-        torch.testing.assert_close(grad, wanted_grads[key], rtol=1e-5, atol=1e-7, msg=key)
-    low, high = model.score_range
-    assert (low, high) == (
-        math.log(model.n_embeds) / model.alpha - 1,
-        math.log(model.n_embeds) / model.alpha + 1,
-    )
-    assert low <= got.min() <= got.max() <= high
+    scores = model.similarity(model.encode_images(images), model.encode_captions(tokens), chunk=chunk)
+    ours = [image_set(model, image)[1] for image in images]
+    theirs = [caption_set(model, row[:n])[1] for row, n in zip(IDS, LENGTHS, strict=True)]
+    rows = [torch.stack([score(a, b, model.alpha) for b in theirs]) for a in ours]
+    assert_agree(model, scores, torch.stack(rows), atol=1e-7, rtol=1e-5)  # l2 adds 1e-8 to a length
+    largest = math.log(model.n_embeds) / model.alpha
+    assert model.score_range == (largest - 1, largest + 1)
 
 
 def test_terms_of_the_loss_and_their_gradients():
@@ -173,15 +155,6 @@ def test_terms_of_the_loss_and_their_gradients():
     sum(terms.values()).backward()
     still = [name for name, p in model.named_parameters() if p.grad is None or not p.grad.abs().sum() > 0]
     assert not still
-
-
-def test_one_embedding_has_no_diversity_term():
-    model, images, _ = example(n_embeds=1)
-    terms = model.own_loss(*[model.encode_images(images)] * 2)
-    sum(terms.values()).backward()
-    assert terms["diversity"] == 0
-    assert abs(terms["mmd"].item()) < 1e-7
-    assert all(p.grad is None or bool(p.grad.isfinite().all()) for p in model.parameters())
 
 
 def test_padding_and_dropped_regions_count_nothing():

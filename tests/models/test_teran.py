@@ -3,12 +3,11 @@
 import pytest
 import torch
 from local_weights import bert_folder
-from torch import nn
+from toy import layer_of_torch
 
 import nclib
 from nclib.common.tokens import Tokens
 from nclib.models import build
-from nclib.models.hrem import RelationLayer
 
 SIZES = {"feature_dim": 21, "vocab_size": 20, "n_regions": 4, "embed_dim": 8, "word_dim": 3}
 LENGTHS = (4, 1, 6, 2, 6, 3)
@@ -20,25 +19,6 @@ def example(**options):
     model = build("teran", **SIZES, **{"layer_dropout": 0.0, **options}).double()
     images = torch.randn(3, 4, 21, dtype=torch.float64)
     return model, images, Tokens(torch.randint(1, 20, (6, 6)), LENGTHS)
-
-
-def layer_of_torch(mine):
-    """PyTorch's own layer with the same weights."""
-    dim, hidden = mine.first.in_features, mine.first.out_features
-    other = nn.TransformerEncoderLayer(dim, mine.heads, hidden, 0.0, batch_first=True, dtype=torch.float64)
-    parts = (
-        (other.self_attn.out_proj, mine.out),
-        (other.linear1, mine.first),
-        (other.linear2, mine.second),
-        (other.norm1, mine.attended_norm),
-        (other.norm2, mine.norm),
-    )
-    for theirs, own in parts:
-        theirs.load_state_dict(own.state_dict())
-    with torch.no_grad():
-        other.self_attn.in_proj_weight.copy_(mine.mix.weight)
-        other.self_attn.in_proj_bias.copy_(mine.mix.bias)
-    return other
 
 
 def through(reasoning, rows):
@@ -87,16 +67,6 @@ def test_batch_equals_one_pair_at_a_time(shared, tail, chunk, budget):
     wanted = sum(words.words[0, :4]) / 4
     torch.testing.assert_close(words.vectors[0], wanted, rtol=0, atol=1e-12)
     torch.testing.assert_close(model.paired_similarity(regions, words.select([0, 1, 2])), got.diagonal())
-
-
-def test_a_layer_may_have_few_heads_and_a_wider_network():
-    torch.manual_seed(1)
-    layer = RelationLayer(12, 0.0, heads=4, hidden=20).double()
-    x = torch.randn(2, 7, 12, dtype=torch.float64)
-    found = layer(x, x.new_zeros(1, 1, 1))
-    torch.testing.assert_close(found, layer_of_torch(layer)(x), rtol=0, atol=1e-12)
-    assert layer.heads == 4
-    assert layer.first.out_features == 20
 
 
 def test_sizes_are_those_of_the_official_runs():

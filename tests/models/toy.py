@@ -1,6 +1,10 @@
-"""The shared worked example of the papers' formulas, and the rule that fills weights in it."""
+"""The shared worked example of the papers' formulas, and comparisons with loops and PyTorch's layers."""
 
 import torch
+from torch import Tensor, nn
+
+from nclib.models import Matcher
+from nclib.models.hrem import RelationLayer
 
 
 def fill(shape, a, amplitude):
@@ -31,3 +35,37 @@ def words():
     padded[0, :2] = unit_rows(CAPTIONS[0])
     padded[1] = unit_rows(CAPTIONS[1])
     return padded, (2, 3)
+
+
+def assert_agree(model: Matcher, got: Tensor, wanted: Tensor, atol: float, rtol: float = 1e-7) -> None:
+    """Ask for equal scores in the range of the model, and for equal gradients of a weighted sum of them."""
+    gradients = []
+    for scores in (got, wanted):
+        model.zero_grad()
+        (scores * fill(scores.shape, 1, 1.0)).sum().backward()
+        gradients.append(
+            {k: torch.zeros_like(p) if p.grad is None else p.grad for k, p in model.named_parameters()}
+        )
+    torch.testing.assert_close(got, wanted, rtol=0, atol=atol)
+    torch.testing.assert_close(*gradients, rtol=rtol, atol=atol)
+    low, high = model.score_range
+    assert bool((got >= low).all() and (got <= high).all())
+
+
+def layer_of_torch(mine: RelationLayer) -> nn.TransformerEncoderLayer:
+    """PyTorch's own layer with the same weights."""
+    dim, hidden = mine.first.in_features, mine.first.out_features
+    other = nn.TransformerEncoderLayer(dim, mine.heads, hidden, 0.0, batch_first=True, dtype=torch.float64)
+    parts = (
+        (other.self_attn.out_proj, mine.out),
+        (other.linear1, mine.first),
+        (other.linear2, mine.second),
+        (other.norm1, mine.attended_norm),
+        (other.norm2, mine.norm),
+    )
+    for theirs, own in parts:
+        theirs.load_state_dict(own.state_dict())
+    with torch.no_grad():
+        other.self_attn.in_proj_weight.copy_(mine.mix.weight)
+        other.self_attn.in_proj_bias.copy_(mine.mix.bias)
+    return other
