@@ -9,12 +9,15 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import make_wheel
 import nbformat
 import pytest
+import repository
 import yaml
 from executed import parts_of
+from jupyter_book.config import get_final_config
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -25,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[2]
 TOP = {
     *("book", "nclib", "notebooks", "tests", "tools", "_config.yml", "_toc.yml", "environment.yml"),
     *("README.md", "pyproject.toml", "Makefile", "LICENSE", "CITATION.cff", ".ci", ".gitignore"),
-    *("CONTRIBUTING.md", ".github"),
+    *("CONTRIBUTING.md", ".github", ".binder"),
 }
 
 
@@ -188,3 +191,19 @@ def test_the_wheel_has_a_bill_of_what_it_ships_and_requires(tmp_path: Path) -> N
     assert {part["bom-ref"] for part in bill["components"]} == {ref for on in needs.values() for ref in on}
     attribution = (ROOT / "nclib/data/emoji/ATTRIBUTION.md").read_text("utf8")
     assert all(part["name"] in attribution for part in parts.values() if part["type"] == "data")
+
+
+@pytest.mark.parametrize("url", ["", "https://github.com/someone/nclib"])
+def test_a_configured_repository_gives_every_page_its_buttons(url: str) -> None:
+    config = yaml.safe_load((ROOT / "_config.yml").read_text("utf8"))
+    assert config["repository"]["url"] == ""  # a copy of the book points nowhere
+    config["repository"]["url"] = url
+    final, _ = get_final_config(user_yaml=config, cli_config={"latex_individualpages": False})
+    assert "repository" in final["extensions"]
+    options = final["html_theme_options"]
+    repository.add_buttons(None, SimpleNamespace(html_theme_options=options))
+    assert options["repository_branch"] == "main"
+    assert [options.get(name, False) for name in repository.BUTTONS] == [bool(url)] * 3
+    assert options["launch_buttons"]["binderhub_url"] == ("https://mybinder.org" if url else "")
+    # Binder builds what `make` builds
+    assert "book/_ext/make_env.py --active" in (ROOT / ".binder/postBuild").read_text("utf8")
