@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+import sys
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 
 from nclib.common.options import Rule
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 #: Largest sum of squares of a row of features: networks weigh, add up and square again what they read, and
 #: float32 ends at 3e38. Below the smallest, squares have lost their digits.
@@ -133,6 +137,12 @@ def check_squares(what: str, rows: np.ndarray, numbers: Any = None) -> None:
         f"{what} {at if numbers is None else numbers[at]}, {where} is {rows[at][place]:g}; values must be "
         f"finite, and the squares of a row add up to at most {LARGEST:g}. Make it again or take it out"
     )
+
+
+def is_tensor(x: Any) -> TypeGuard[Tensor]:
+    """Return whether ``x`` is a tensor of torch, without importing torch: before that there are none."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(x, torch.Tensor)
 
 
 def describe(array: Any) -> str:

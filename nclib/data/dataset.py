@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from nclib.common.checks import check_array, check_count, check_rows, check_squares, check_within, describe
-from nclib.common.tokens import Tokens
 from nclib.data.rows import RowFile
 from nclib.data.vocabulary import Vocabulary
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from nclib.common.tokens import Tokens
 
 Picture = Callable[[int], np.ndarray]
 Relevance = Callable[[np.ndarray, np.ndarray], np.ndarray]
@@ -123,6 +125,10 @@ class Captions:
         Tokens
             ``ids`` int64 (C, longest of these captions) padded with 0 on the right.
         """
+        import torch
+
+        from nclib.common.tokens import Tokens
+
         index = _rows(index, len(self), "index", ndim=1)
         first = self.offsets[index]
         lengths = self.offsets[index + 1] - first
@@ -278,6 +284,8 @@ class Split:
             self.features(np.arange(start, min(start + BLOCK, self.n_images)))
 
     def _read(self, rows: np.ndarray, pinned: bool) -> Tensor:
+        import torch
+
         if isinstance(self.images, RowFile):
             shape = (len(rows), *self.images.shape[1:])
             if pinned:
@@ -293,6 +301,8 @@ class Split:
         return found / 255 if found.dtype == torch.uint8 else found.float()
 
     def _with_boxes(self, found: Tensor, rows: np.ndarray, pinned: bool) -> Tensor:
+        import torch
+
         assert self.boxes is not None  # as __post_init__ has checked
         box = torch.from_numpy(self.boxes[rows])  # (B, R, 4)
         area = (box[..., 2:] - box[..., :2]).prod(-1, keepdim=True)

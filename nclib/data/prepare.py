@@ -13,10 +13,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from torch import nn
 
 from nclib.common.checks import check_choice, check_count
 from nclib.common.files import digest, write_atomically
@@ -35,6 +34,9 @@ from nclib.data.pictures import (
     unreadable,
 )
 from nclib.data.row_writer import ConvertError, RowSource, some, write_rows
+
+if TYPE_CHECKING:
+    from torch import nn
 
 EVERY = 2  # pictures of the training split whose cells determine the axes: every second one
 F8K_EACH = 5

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from nclib.common.checks import check_array, check_choice, check_count
+from nclib.common.checks import check_array, check_choice, check_count, is_tensor
 from nclib.evaluation.scores import Float, as_matrix, ascending, host
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 LEVELS = 2**30 - 2**14  # steps of the scores' fixed point; with the relevance bit they fill 32 bits
 OFF = 0.3  # keeps scores such as 0, 1/2 and 1, where rounding errors fall to both sides, inside a step
@@ -23,29 +25,34 @@ Hits = NDArray[np.bool_]
 
 
 def _kind(device: torch.device) -> torch.dtype:
+    import torch
+
     return torch.float32 if device.type == "mps" else torch.float64  # Apple's GPUs have no float64
 
 
-def _norms(x: Any, name: str) -> NDArray[np.float64]:
-    if isinstance(x, Tensor):
-        norms = torch.linalg.vector_norm(x.to(_kind(x.device)), dim=1).cpu().double().numpy()
+def norms(x: Any, name: str) -> NDArray[np.float64]:
+    """Return the length of each row of what :func:`as_matrix` returned, (n,), at least 1e-12."""
+    if is_tensor(x):
+        found = x.to(_kind(x.device)).norm(dim=1).cpu().double().numpy()
     else:
         parts = (host(x[i : i + BLOCK]).astype(np.float64) for i in range(0, x.shape[0], BLOCK))
         with np.errstate(over="ignore", invalid="ignore"):
-            norms = np.concatenate([np.sqrt(np.einsum("ij,ij->i", part, part)) for part in parts])
-    if not np.isfinite(norms).all():
+            found = np.concatenate([np.sqrt(np.einsum("ij,ij->i", part, part)) for part in parts])
+    if not np.isfinite(found).all():
         raise ValueError(f"{name} holds NaN or infinite values, or values too large to be normalised")
-    return np.maximum(norms, 1e-12)
+    return np.maximum(found, 1e-12)
 
 
-def _unit(x: Any, norms: NDArray[np.float64], rows: slice) -> Float:
+def unit(x: Any, lengths: NDArray[np.float64], rows: slice) -> Float:
+    """Return rows of unit length on the host, float64."""
     values: Float = host(x[rows]).astype(np.float64)
-    values /= norms[rows, None]
+    values /= lengths[rows, None]
     return values
 
 
-def _classes(x: Any, n: int, name: str) -> NDArray[Any]:
-    labels = x.detach().cpu().numpy() if isinstance(x, torch.Tensor) else np.asarray(x)
+def classes(x: Any, n: int, name: str) -> NDArray[Any]:
+    """Return the labels of n items on the host, (n,) or (n, C)."""
+    labels = x.detach().cpu().numpy() if is_tensor(x) else np.asarray(x)
     check_array(name, labels, "whole numbers or booleans", n, *("n_classes",) * (labels.ndim == 2))
     return labels
 
@@ -99,7 +106,7 @@ def _ranked(similarity: Float, relevant: Hits) -> Hits:
 
 
 def _on_host(
-    queries: Any, gallery: Any, norms: tuple[Any, Any], ql: Any, gl: Any, k: int, chunk: int
+    queries: Any, gallery: Any, lengths: tuple[Any, Any], ql: Any, gl: Any, k: int, chunk: int
 ) -> tuple[float, int]:
     """Sum of average precisions, and the number of queries that have a relevant item."""
     n = gallery.shape[0]
@@ -111,9 +118,9 @@ def _on_host(
     total, answered = 0.0, 0
     for i in range(0, queries.shape[0], chunk):
         labels = ql[..., i : i + chunk]
-        q = _unit(queries, norms[0], slice(i, i + chunk))
+        q = unit(queries, lengths[0], slice(i, i + chunk))
         for j in range(0, n, BLOCK):
-            block = _unit(gallery, norms[1], slice(j, j + BLOCK))
+            block = unit(gallery, lengths[1], slice(j, j + BLOCK))
             np.matmul(q, block.T, out=scores[: len(q), j : j + BLOCK])
         for j in range(0, len(q), SORTED):
             rows = slice(j, min(j + SORTED, len(q)))
@@ -127,8 +134,10 @@ def _on_host(
 
 
 def _on_device(
-    queries: Tensor, gallery: Tensor, norms: tuple[Any, Any], ql: Any, gl: Any, k: int, chunk: int
+    queries: Tensor, gallery: Any, lengths: tuple[Any, Any], ql: Any, gl: Any, k: int, chunk: int
 ) -> tuple[float, int]:
+    import torch
+
     device = queries.device
     kind = _kind(device)
     digits = DIGITS if kind == torch.float64 else 6
@@ -136,13 +145,13 @@ def _on_device(
     def there(x: Any, dtype: torch.dtype | None = None) -> Tensor:
         return torch.as_tensor(x).to(device, dtype)
 
-    g = gallery.to(device, kind) / there(norms[1], kind)[:, None]
+    g = there(gallery, kind) / there(lengths[1], kind)[:, None]
     several = torch.float32 if gl.ndim == 2 else None  # counts of shared classes, by one product
     labels, others = there(ql, several), there(gl, several)
     rank = torch.arange(1, k + 1, device=device, dtype=kind)
     total, answered = torch.zeros((), device=device, dtype=kind), torch.zeros((), device=device)
     for i in range(0, len(queries), chunk):
-        q = queries[i : i + chunk].to(kind) / there(norms[0][i : i + chunk], kind)[:, None]
+        q = queries[i : i + chunk].to(kind) / there(lengths[0][i : i + chunk], kind)[:, None]
         scores = (q @ g.T).round(decimals=digits)  # (chunk, n)
         order = scores.sort(dim=1, descending=True, stable=True).indices[:, :k]  # (chunk, k)
         own = labels[i : i + chunk]
@@ -154,7 +163,6 @@ def _on_device(
     return float(total), int(answered)
 
 
-@torch.no_grad()
 def mean_average_precision(
     queries: Any,
     gallery: Any,
@@ -202,20 +210,20 @@ def mean_average_precision(
     1.0
     """
     q, g = as_matrix(queries, "queries"), as_matrix(gallery, "gallery")
-    norms = _norms(q, "queries"), _norms(g, "gallery")
+    lengths = norms(q, "queries"), norms(g, "gallery")
     if q.shape[1] != g.shape[1]:
         raise ValueError(f"queries have {q.shape[1]} dimensions and gallery {g.shape[1]}; they must agree")
-    ql = _classes(query_labels, q.shape[0], "query_labels")
-    gl = _classes(gallery_labels, g.shape[0], "gallery_labels")
+    ql = classes(query_labels, q.shape[0], "query_labels")
+    gl = classes(gallery_labels, g.shape[0], "gallery_labels")
     if ql.shape[1:] != gl.shape[1:]:
         raise ValueError(f"query_labels and gallery_labels differ in form: {ql.shape} and {gl.shape}")
     check_choice("empty", empty, ("zero", "skip"))
     check_count("chunk", chunk)
     length = min(g.shape[0] if k is None else check_count("k", k), g.shape[0])
-    if isinstance(q, Tensor):  # as_matrix leaves a tensor only where it lies on an accelerator
-        total, answered = _on_device(q, torch.as_tensor(g), norms, ql, gl, length, chunk)
+    if is_tensor(q):  # as_matrix leaves a tensor only where it lies on an accelerator
+        total, answered = _on_device(q, g, lengths, ql, gl, length, chunk)
     else:
-        total, answered = _on_host(q, g, norms, ql, gl, length, chunk)
+        total, answered = _on_host(q, g, lengths, ql, gl, length, chunk)
     asked = q.shape[0] if empty == "zero" else answered
     if asked == 0:
         raise ValueError("no query has a relevant item in the gallery, so there is nothing to average")

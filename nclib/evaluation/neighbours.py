@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import torch
-import torch.nn.functional as F
-from torch import Tensor
+from typing import Any
+
+import numpy as np
 
 from nclib.common.checks import check_count
+from nclib.common.largest import largest
+from nclib.evaluation.category import classes, norms, unit
+from nclib.evaluation.scores import as_matrix
 
 ROWS = 1024  # queries compared at a time
 
 
 def precision_at_k(
-    queries: Tensor,
-    gallery: Tensor,
-    query_labels: Tensor,
-    gallery_labels: Tensor,
+    queries: Any,
+    gallery: Any,
+    query_labels: Any,
+    gallery_labels: Any,
     k: int,
     *,
     same_items: bool = False,
@@ -24,9 +27,9 @@ def precision_at_k(
 
     Parameters
     ----------
-    queries, gallery : Tensor, (n_q, d) and (n_g, d)
+    queries, gallery : Tensor or ndarray, (n_q, d) and (n_g, d)
         Embeddings, compared by cosine.
-    query_labels, gallery_labels : Tensor, (n_q,) and (n_g,), or (n_q, C) and (n_g, C)
+    query_labels, gallery_labels : array of int, (n_q,) and (n_g,), or (n_q, C) and (n_g, C)
         Classes; or zeros and ones, where items are relevant that share a class.
     k : int
         Length of the list; at least 1 and at most the number of items that may be on it.
@@ -39,33 +42,31 @@ def precision_at_k(
 
     Raises
     ------
-    ValueError
-        When k is out of range, or an embedding is not finite.
+    ValueError, TypeError
+        When k is out of range, an embedding is not finite, or shapes or labels do not fit.
 
     Examples
     --------
-    >>> import torch
     >>> from nclib.evaluation import precision_at_k
-    >>> x, y = torch.tensor([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0]]), torch.tensor([0, 0, 1])
+    >>> x, y = [[1.0, 0.0], [1.0, 0.1], [0.0, 1.0]], [0, 0, 1]
     >>> precision_at_k(x, x, y, y, 1)
     1.0
     >>> round(precision_at_k(x, x, y, y, 1, same_items=True), 4)  # the last one is alone in its class
     0.6667
     """
-    for name, x in (("queries", queries), ("gallery", gallery)):
-        if not torch.isfinite(torch.linalg.vector_norm(x.double(), dim=1)).all():
-            raise ValueError(f"{name} holds NaN or infinite values, or values too large to be normalised")
-    most = len(gallery) - same_items
+    q, g = as_matrix(queries, "queries"), as_matrix(gallery, "gallery")
+    n, most = len(q), len(g) - same_items
+    lengths, y = norms(q, "queries"), unit(g, norms(g, "gallery"), slice(None))
     check_count("k", k, 1, most)
-    several = query_labels.ndim == 2
-    q, g = (F.normalize(x.double(), dim=1) for x in (queries, gallery))
-    hits = 0.0
-    for rows in torch.arange(len(q), device=q.device).split(ROWS):
-        scores = q[rows] @ g.T
+    own, others = classes(query_labels, n, "query_labels"), classes(gallery_labels, len(g), "gallery_labels")
+    hits = 0
+    for start in range(0, n, ROWS):
+        rows = slice(start, start + ROWS)
+        scores = unit(q, lengths, rows) @ y.T
         if same_items:
-            scores[torch.arange(len(rows), device=q.device), rows] = -torch.inf
-        nearest = scores.topk(k, dim=1).indices  # (rows, k)
-        own, found = query_labels[rows][:, None], gallery_labels[nearest]
-        relevant = (own.bool() & found.bool()).any(-1) if several else own == found
-        hits += float(relevant.sum())
-    return hits / (k * len(q))
+            each = np.arange(len(scores))
+            scores[each, start + each] = -np.inf
+        mine, found = own[rows, None], others[largest(scores, k)]  # (rows, 1), (rows, k)
+        relevant = (mine.astype(bool) & found.astype(bool)).any(-1) if own.ndim == 2 else mine == found
+        hits += int(relevant.sum())
+    return hits / (k * n)

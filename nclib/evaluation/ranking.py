@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from nclib.common.checks import check_choice, check_count
@@ -67,11 +66,7 @@ def ranks(
     rule = TIES[check_choice("ties", ties, tuple(TIES))]
     n, m, p = _sizes(matrix, captions_per_image)
     own = np.arange(m).reshape(n, p)
-    if isinstance(matrix, torch.Tensor):
-        rows = torch.arange(n, device=matrix.device)[:, None]
-        true = host(matrix[rows, torch.from_numpy(own).to(matrix.device)])
-    else:
-        true = host(matrix[np.arange(n)[:, None], own])  # (n, p)
+    true = host(matrix[np.arange(n)[:, None], own])  # (n, p)
     best = true.max(1)
     of_caption = np.ascontiguousarray(true.reshape(-1))  # (m,)
     kept = true == best[:, None]

@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from nclib.common.checks import check_choice, check_number
+from nclib.common.checks import check_choice, check_number, is_tensor
 
 ROWS = 64  # rows per block: stays in the cache, and a column count fits in a byte
 
@@ -34,10 +33,10 @@ def as_matrix(x: Any, name: str = "similarity") -> Any:
     ValueError, TypeError
         If ``x`` is not a matrix, is empty, or does not hold real numbers.
     """
-    if isinstance(x, torch.Tensor):
+    if is_tensor(x):
         x = x.detach()
         if x.device.type == "cpu":
-            x = (x.float() if x.dtype in (torch.float16, torch.bfloat16) else x).numpy()
+            x = (x.float() if x.is_floating_point() and x.element_size() < 4 else x).numpy()
     else:
         x = np.asarray(x)
     if x.ndim != 2 or 0 in x.shape:
@@ -49,9 +48,10 @@ def as_matrix(x: Any, name: str = "similarity") -> Any:
 
 def host(block: Any) -> Float:
     """Return a tensor or array on the host: float32 for floats of up to 32 bits, else float64."""
-    if isinstance(block, torch.Tensor):
-        short = block.dtype in (torch.float32, torch.float16, torch.bfloat16)
-        block = block.to("cpu", torch.float32 if short else torch.float64).numpy()
+    if is_tensor(block):
+        block = block.cpu()
+        short = block.is_floating_point() and block.element_size() <= 4
+        block = (block.float() if short else block.double()).numpy()
     kind = np.float32 if block.dtype == np.float16 else np.float64
     return block if block.dtype in (np.float32, np.float64) else block.astype(kind)
 

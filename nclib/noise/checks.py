@@ -7,9 +7,9 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
+from nclib.common.checks import is_tensor
 from nclib.common.options import Rule, check
 
 Index = NDArray[np.int64]
@@ -49,7 +49,7 @@ def vector(
     ValueError
         Naming ``name``, what it must be and what it is. NaN and infinity are refused.
     """
-    if isinstance(x, torch.Tensor):
+    if is_tensor(x):
         x = (x.double() if x.is_floating_point() else x).detach().cpu().numpy()
     array = np.asarray(x)
     got = ""

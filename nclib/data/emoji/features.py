@@ -12,8 +12,6 @@ import functools
 from pathlib import Path
 
 import numpy as np
-import torch
-import torch.nn.functional as F
 
 from nclib.data.emoji.compose import SIDE, UNIT
 
@@ -50,6 +48,9 @@ def responses(crops: np.ndarray, filters: np.ndarray, threshold: np.ndarray) -> 
     ndarray, float32, (n, 192)
         Whole numbers: rectified responses above threshold, summed over the quarters.
     """
+    import torch
+    import torch.nn.functional as F
+
     weight, bias = torch.from_numpy(filters), -torch.from_numpy(threshold)
     parts = []
     with torch.no_grad():

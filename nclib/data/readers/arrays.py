@@ -14,9 +14,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
-from nclib.common.checks import check_array
+from nclib.common.checks import check_array, is_tensor
 from nclib.common.npy import read_npy
 from nclib.data.readers.listing import EMBEDDINGS, Hints, Listing, embeddings_in, text_of, unique_ids
 
@@ -30,7 +29,7 @@ def open_array(value: Any, name: str) -> Array:
         if not path.is_file():
             raise FileNotFoundError(f"{name}: there is no file {path}")
         return _numbers(read_npy(path, mapped=True), f"{name}: {path}")
-    return _numbers(np.asarray(value.detach().cpu().float() if isinstance(value, Tensor) else value), name)
+    return _numbers(np.asarray(value.detach().cpu().float() if is_tensor(value) else value), name)
 
 
 def _numbers(array: Array, name: str) -> Array:
