@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from scipy.sparse import csr_array
 from tqdm import tqdm
 
-from nclib.auditing.pairs import Indices, Pairs, blocks
+from nclib.auditing.pairs import Indices, Pairs, blocks, unit_rows
 from nclib.common.checks import check_array, check_counts
 from nclib.common.files import digest, replacing
+from nclib.common.largest import candidates, largest
 
 Array = NDArray[Any]
 #: Rows of a tile of the matrix of cosines: 2048 x 8192 float32 are 64 MB.
@@ -141,7 +141,7 @@ def find_neighbours(
 class Side(NamedTuple):
     """Pictures or captions: unit rows by number, float32, and which can be used; the others are zero."""
 
-    unit: Callable[[Any], Tensor]
+    unit: Callable[[Any], Array]
     good: NDArray[np.bool_]
 
     @property
@@ -150,7 +150,7 @@ class Side(NamedTuple):
 
 
 #: Rows, columns, and the cosines of all with all.
-Tiles = Iterator[tuple[Indices, Indices, Tensor]]
+Tiles = Iterator[tuple[Indices, Indices, Array]]
 
 
 def _search(
@@ -174,7 +174,7 @@ def _search(
                 for a, b, tile in tiles_of(step):
                     if own:  # both are in ascending order
                         _, rows, columns = np.intersect1d(a, b, assume_unique=True, return_indices=True)
-                        tile[rows, columns] = -torch.inf
+                        tile[rows, columns] = -np.inf
                     lists[0].update(a, tile, b)
                     # The lists of columns; of one modality only where the same tile does not come again.
                     if not own or not (grouped or a[0] == b[0]):
@@ -222,7 +222,7 @@ def _all_tiles(left: Side, right: Side) -> tuple[int, Callable[[int], Tiles]]:
         x = left.unit(a)
         for b in columns[step if own else 0 :]:
             tile = x @ right.unit(b).T
-            tile[~left.good[a]] = tile[:, ~right.good[b]] = -torch.inf
+            tile[~left.good[a]] = tile[:, ~right.good[b]] = -np.inf
             yield a, b, tile
 
     return len(rows), tiles
@@ -258,24 +258,25 @@ def _parts(rows: Indices, size: int) -> list[Indices]:
     return [rows[part] for part in blocks(len(rows), size)]
 
 
-def _centres(side: Side, size: int) -> Tensor:
+def _centres(side: Side, size: int) -> Array:
     """Return the centres of groups, (size, D), by spherical k-means on a sample."""
-    x = side.unit(np.sort(np.random.default_rng(0).permutation(side.rows)[: SAMPLE * size]))
-    centres = x[torch.randperm(len(x), generator=torch.Generator().manual_seed(0))[:size]]
+    rng = np.random.default_rng(0)
+    x = side.unit(np.sort(rng.permutation(side.rows)[: SAMPLE * size]))
+    centres, ends = x[rng.permutation(len(x))[:size]], np.arange(len(x) + 1)
     for _ in range(ROUNDS):
-        nearest = torch.cat([(part @ centres.T).argmax(1) for part in x.split(COLUMNS)])
-        total = torch.zeros_like(centres).index_add_(0, nearest, x)
+        nearest = np.concatenate([(x[part] @ centres.T).argmax(1) for part in blocks(len(x), COLUMNS)])
+        total = csr_array((np.ones(len(x), np.float32), nearest, ends), (len(x), size)).T @ x
         filled = total.any(1)
-        centres[filled] = torch.nn.functional.normalize(total[filled])
+        centres[filled] = unit_rows(total[filled])
     return centres
 
 
-def _nearest(side: Side, centres: Tensor, count: int) -> Array:
+def _nearest(side: Side, centres: Array, count: int) -> Array:
     """Return the ``count`` groups, (rows, count), whose centres are nearest to each row."""
     rows = side.rows
     found = np.empty((len(rows), count), np.min_scalar_type(len(centres)))
     for part in blocks(len(rows)):
-        found[part] = (side.unit(rows[part]) @ centres.T).topk(count, 1).indices.numpy()
+        found[part] = largest(side.unit(rows[part]) @ centres.T, count)
     return found
 
 
@@ -300,7 +301,7 @@ def _resume(file: Path | None, lists: list[_Best]) -> int:
     except (OSError, ValueError, TypeError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise ValueError(f"{file} is damaged; delete it to search again ({type(error).__name__})") from None
     for one, ids, cosines in zip(lists, arrays[::2], arrays[1::2], strict=True):
-        one.ids, one.cosines = torch.from_numpy(ids), torch.from_numpy(cosines)
+        one.ids, one.cosines = ids, cosines
     return int(done)
 
 
@@ -308,22 +309,22 @@ class _Best:
     """The best ``k`` entries so far of every row."""
 
     def __init__(self, n: int, k: int) -> None:
-        self.cosines = torch.full((n, k), -torch.inf)
-        self.ids = torch.full((n, k), -1, dtype=torch.int32)
+        self.cosines = np.full((n, k), -np.inf, np.float32)
+        self.ids = np.full((n, k), -1, np.int32)
 
-    def update(self, rows: Array, tile: Tensor, columns: Array) -> None:
+    def update(self, rows: Array, tile: Array, columns: Array) -> None:
         k = self.ids.shape[1]
-        better = (tile.amax(1) > self.cosines[rows, -1]).numpy()
-        if not better.all():
-            rows, tile = rows[better], tile[torch.from_numpy(better)]
-        if not len(rows):
-            return
-        found = tile.topk(min(k, tile.shape[1]), dim=1)
-        values = torch.cat([self.cosines[rows], found.values], 1)
-        ids = torch.cat([self.ids[rows], torch.from_numpy(columns)[found.indices].int()], 1)
-        best = values.topk(k, dim=1)
-        self.cosines[rows] = best.values
-        self.ids[rows] = ids.gather(1, best.indices).masked_fill(best.values == -torch.inf, -1)
+        values, found = candidates(tile, k, self.cosines[rows, -1])
+        better = (found >= 0).any(1)
+        rows, width = rows[better], found.shape[1]
+        # Copies have equal cosines: each row begins at another one, so that all of them get into some lists.
+        turned = (np.arange(width) + rows[:, None]) % max(1, width)
+        values, found = (np.take_along_axis(x[better], turned, 1) for x in (values, found))
+        values = np.concatenate([self.cosines[rows], values], 1)
+        ids = np.concatenate([self.ids[rows], np.where(found < 0, -1, columns[found])], 1)
+        best = np.argsort(-values, axis=1, kind="stable")[:, :k]
+        self.cosines[rows] = np.take_along_axis(values, best, 1)
+        self.ids[rows] = np.take_along_axis(ids, best, 1)
 
     def arrays(self) -> tuple[Array, Array]:
-        return self.ids.numpy(), self.cosines.numpy()
+        return self.ids, self.cosines

@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from nclib.common.checks import check_array, check_rows, check_within, has_length
 from nclib.data.pictures import MISSING, UnreadableError, open_picture, read_picture
@@ -164,13 +162,19 @@ class Pairs:
     def n_images(self) -> int:
         return len(self.images)
 
-    def unit_images(self, rows: slice | Indices) -> Tensor:
+    def unit_images(self, rows: slice | Indices) -> Array:
         """Return rows of unit length, float32; rows that cannot be used are zero."""
-        return _unit(self.images, rows)
+        return self._unit(self.images, rows)
 
-    def unit_captions(self, rows: slice | Indices) -> Tensor:
+    def unit_captions(self, rows: slice | Indices) -> Array:
         """Return rows of unit length, float32; rows that cannot be used are zero."""
-        return _unit(self.captions, rows)
+        return self._unit(self.captions, rows)
+
+    @staticmethod
+    def _unit(array: Array, rows: slice | Indices) -> Array:
+        # Slices are copied, as memory maps are read-only; rows by number are a copy already.
+        with np.errstate(over="ignore"):  # such rows cannot be used
+            return unit_rows(array[rows].astype(np.float32, copy=isinstance(rows, slice)))
 
 
 def from_arrays(
@@ -231,14 +235,14 @@ def exchange(pairs: Pairs, rows: Indices, rng: np.random.Generator) -> Indices:
     return claimed
 
 
-def _unit(array: Array, rows: slice | Indices) -> Tensor:
-    # Slices are copied, as memory maps are read-only; rows by number are a copy already.
-    with np.errstate(over="ignore"):  # such rows cannot be used
-        x = torch.from_numpy(array[rows].astype(np.float32, copy=isinstance(rows, slice)))
-    length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-    good = torch.isfinite(length) & (length > 0)
-    x /= torch.where(good, length, 1.0)
-    return x.masked_fill_(~good, 0.0)
+def unit_rows(x: Array) -> Array:
+    """Scale rows, (n, D), to unit length in place and return them; those without a length become zero."""
+    with np.errstate(over="ignore", invalid="ignore"):  # such rows cannot be used
+        length = np.sqrt(np.vecdot(x, x))
+    good = np.isfinite(length) & (length > 0)
+    x[~good] = 0
+    x /= np.where(good, length, 1)[:, None]
+    return x
 
 
 def _unusable(array: Array) -> NDArray[np.bool_]:

@@ -8,23 +8,23 @@ unit length; :math:`d(a, b) = 1 - \cos(a, b)`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from functools import wraps
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from torch import Tensor
 
 from nclib.auditing.copies import copies_of
 from nclib.auditing.neighbours import Neighbours
-from nclib.auditing.pairs import Indices, Pairs, blocks, exchange, fold_of
+from nclib.auditing.pairs import Indices, Pairs, blocks, exchange, fold_of, unit_rows
 from nclib.auditing.partners import candidate_edges, solve_plan, temperature
 
+Array = NDArray[Any]
 Scores = NDArray[np.float32]
 Score = Callable[..., Scores]
 SCORES: dict[str, Score] = {}
@@ -63,7 +63,7 @@ def score(name: str) -> Callable[[Callable[[Pairs, Neighbours, Indices, Indices]
 
 def _units(
     pairs: Pairs, captions: Indices, images: Indices, size: int = 4096
-) -> Iterator[tuple[slice, Tensor, Tensor]]:
+) -> Iterator[tuple[slice, Array, Array]]:
     for part in blocks(len(captions), size):
         yield part, pairs.unit_images(images[part]), pairs.unit_captions(captions[part])
 
@@ -73,7 +73,7 @@ def cosine(pairs: Pairs, neighbours: Neighbours, rows: Indices, of: Indices) -> 
     r"""Cosine of the two embeddings, :math:`\cos(x_i, y_j)`."""
     out = np.empty(len(rows), np.float32)
     for part, x, y in _units(pairs, rows, of):
-        out[part] = torch.linalg.vecdot(x, y).numpy()
+        out[part] = np.vecdot(x, y)
     return out
 
 
@@ -86,7 +86,9 @@ def centred(pairs: Pairs, neighbours: Neighbours, rows: Indices, of: Indices) ->
     mean_x, mean_y = _mean(pairs.unit_images, pairs.n_images), _mean(pairs.unit_captions, len(pairs))
     out = np.empty(len(rows), np.float32)
     for part, x, y in _units(pairs, rows, of):
-        out[part] = torch.cosine_similarity(x - mean_x, y - mean_y).numpy()
+        a, b = x - mean_x, y - mean_y
+        lengths = (np.maximum(np.sqrt(np.vecdot(v, v)), 1e-8) for v in (a, b))
+        out[part] = np.vecdot(a, b) / math.prod(lengths)
     return out
 
 
@@ -172,16 +174,16 @@ def neighbour_disagreement(pairs: Pairs, neighbours: Neighbours, rows: Indices, 
         known = (n >= 0) & (n != j[:, None, None]) & (same[n] != pair[:, None, None])
         _lend_less(known[:, 0], pairs.image_of[j] != i, j)
         weight = np.where(known, trust[n] * np.exp(-TAU_NEAR * near_d.clip(0, 2))[..., None], 0)
-        far = 1 - torch.einsum("bd,bncd->bnc", y, _take(pairs.unit_captions, n)).numpy()
+        far = 1 - np.vecdot(y[:, None, None], _take(pairs.unit_captions, n))
         by_image = (weight * far).sum((1, 2)) / known.sum((1, 2)).clip(1)
         # Caption side: (B, k) pairs.
         m = neighbours.similar_captions[j, :K]
         close = 1 - neighbours.similar_caption_cosines[j, :K].clip(-1, 1)
         known = (m >= 0) & (same[m] != pair[:, None])
         weight = np.where(known, trust[m] * np.exp(-TAU_NEAR * close), 0)
-        far = 1 - torch.einsum("bd,bmd->bm", x, _take(pairs.unit_images, pairs.image_of[m])).numpy()
+        far = 1 - np.vecdot(x[:, None], _take(pairs.unit_images, pairs.image_of[m]))
         by_text = (weight * far).sum(1) / known.sum(1).clip(1)
-        out[part] = (x * y).sum(1).numpy() - 1 - BETA * by_image - GAMMA * by_text
+        out[part] = np.vecdot(x, y) - 1 - BETA * by_image - GAMMA * by_text
     return out
 
 
@@ -210,31 +212,28 @@ def rank(pairs: Pairs, neighbours: Neighbours, rows: Indices, of: Indices) -> Sc
         own = np.flatnonzero(fold[rows] == k)
         for part, x, y in _units(pairs, rows[own], of[own]):
             i, j = of[own[part], None], rows[own[part], None]
-            used = torch.from_numpy((seen != copies.picture[i]) & (said != copies.caption[j]))
+            used = (seen != copies.picture[i]) & (said != copies.caption[j])
             likeness = _of_model(x, k, folds) @ pictures.T, y @ texts.T
-            out[own[part]] = _agreement(*likeness, used).numpy()
+            out[own[part]] = _agreement(*likeness, used)
     return out
 
 
-def _of_model(x: Tensor, fold: int, folds: int) -> Tensor:
+def _of_model(x: Array, fold: int, folds: int) -> Array:
     """Return vectors of pictures by the model of one fold of a cross-fit, of unit length."""
-    return x if folds == 1 else torch.nn.functional.normalize(x.unflatten(1, (folds, -1))[:, fold])
+    return x if folds == 1 else unit_rows(np.split(x, folds, axis=1)[fold].copy())
 
 
-def _agreement(a: Tensor, b: Tensor, used: Tensor) -> Tensor:
+def _agreement(a: Array, b: Array, used: NDArray[np.bool_]) -> Scores:
     """Return the rank correlation, (B,), of rows of a and b, (B, A), over the entries in use."""
     # Ranks among the n entries in use, less their mean; the others come last, and count as the mean.
-    n = used.sum(1, keepdim=True)
-    steps = torch.arange(used.shape[1], dtype=torch.float32).expand_as(used)
-    ranks = [
-        (
-            torch.empty_like(steps).scatter_(1, x.masked_fill(~used, -torch.inf).argsort(1, True), steps)
-            - (n - 1) / 2
-        )
-        * used
-        for x in (a, b)
-    ]
-    return (ranks[0] * ranks[1]).sum(1) * 12 / (n * (n * n - 1)).clamp_min(1)[:, 0]
+    n = used.sum(1, keepdims=True)
+    ranks = np.empty((2, *used.shape), np.float32)
+    for rank, x in zip(ranks, (a, b), strict=True):
+        order = np.argsort(np.where(used, -x, np.inf), axis=1)
+        np.put_along_axis(rank, order, np.arange(used.shape[1], dtype=np.float32)[None], 1)
+        rank -= (n - 1) / 2
+        rank *= used
+    return np.vecdot(*ranks) * 12 / (n * (n * n - 1)).clip(1)[:, 0]
 
 
 @score("mutual_rank")
@@ -295,7 +294,7 @@ def siblings(pairs: Pairs, neighbours: Neighbours, rows: Indices, of: Indices) -
             j, n = rows[part], claims[of[part]]
             known = (n >= 0) & (copies.caption[n] != copies.caption[j, None])
             _lend_less(known, pairs.image_of[j] != of[part], j)
-            near = torch.einsum("bd,bnd->bn", pairs.unit_captions(j), _take(pairs.unit_captions, n)).numpy()
+            near = np.vecdot(pairs.unit_captions(j)[:, None], _take(pairs.unit_captions, n))
             total, some = np.where(known, np.exp(SIBLING_SLOPE * near), 0).sum(1), known.any(1)
             out[part][some] = np.log(total[some] / known[some].sum(1)) / SIBLING_SLOPE
         return out
@@ -320,8 +319,9 @@ def _given(pairs: Pairs, neighbours: Neighbours) -> Scores:
     return neighbours.once("given", lambda: cosine(pairs, neighbours))
 
 
-def _mean(unit: Callable[[slice], Tensor], n: int) -> Tensor:
-    return sum((unit(part).sum(0) for part in blocks(n)), torch.zeros(())) / n
+def _mean(unit: Callable[[slice], Array], n: int) -> Array:
+    total = sum(unit(part).sum(0, dtype=np.float64) for part in blocks(n))
+    return np.asarray(total / n, np.float32)
 
 
 def _captions_of(pairs: Pairs) -> NDArray[np.int32]:
@@ -337,7 +337,7 @@ def _captions_of(pairs: Pairs) -> NDArray[np.int32]:
     return claims
 
 
-def _take(unit: Callable[[Any], Tensor], rows: NDArray[Any]) -> Tensor:
+def _take(unit: Callable[[Any], Array], rows: NDArray[Any]) -> Array:
     return unit(rows.reshape(-1)).reshape(*rows.shape, -1)
 
 
