@@ -53,10 +53,13 @@ _NAMES = {
 
 def __getattr__(name: str) -> Any:
     # Looked up on first use, so that `import nclib` costs next to nothing.
-    if name in _MODULES:
-        return import_module(f"nclib.{name}")
-    if name in _NAMES:
-        return getattr(import_module(f"nclib.{_NAMES[name]}"), name)
+    from nclib.common.extras import needed_by
+
+    with needed_by(f"nclib.{name}"):
+        if name in _MODULES:
+            return import_module(f"nclib.{name}")
+        if name in _NAMES:
+            return getattr(import_module(f"nclib.{_NAMES[name]}"), name)
     raise AttributeError(f"module 'nclib' has no attribute {name!r}")
 
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from zipfile import BadZipFile
 
 from nclib import __version__
+from nclib.common.extras import needed_by
 from nclib.common.options import Rule, did_you_mean
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 Words = Sequence[str]
 
-OF_THE_BOOK = ("table", "claims", "rerun", "collect", "keep")  # commands of ncbook
+OF_THE_BOOK = ("table", "claims", "rerun", "view", "collect", "keep")  # commands of ncbook
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"  # of the runs that are compared
 INTERRUPTED = 130  # exit status that a shell gives a command ended by Ctrl-C
 UNREAD = 141  # and one whose output is no longer read, as in ``nclib list | head -1``
@@ -469,7 +470,9 @@ def _choose(name: str, does: Callable[..., Any], words: Words, commands: Mapping
     if not words:
         parser.print_help(sys.stderr)
         return 2
-    return commands[parser.parse_args(words[:1]).command].do(words[1:])
+    chosen = parser.parse_args(words[:1]).command
+    with needed_by(parser.prog + f" {chosen}"):
+        return commands[chosen].do(words[1:])
 
 
 def main(words: Words | None = None) -> int:

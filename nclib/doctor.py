@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 import tempfile
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, metadata, requires, version
 from pathlib import Path
 
+from nclib.common.extras import DISTRIBUTION, MissingExtraError, needed_by
+
 Found = tuple[bool | None, str, str]  # good or not (None: something optional lacks), name, finding
 MARKS = {True: "ok", False: "NO", None: "-"}
 
 
 def examine(root: Path | None = None) -> int:
-    """Print the findings; return 0 when runs on the bundled data can start, and those on ``root``.
+    """Print the findings; return 0 when what is installed can be used, and the data of ``root``.
 
     Parameters
     ----------
@@ -33,13 +36,21 @@ def examine(root: Path | None = None) -> int:
 
 
 def _environment() -> Iterator[Found]:
-    import torch
-
     import nclib
-    from nclib.runs.machine import choose_device, environment
 
+    place = Path(nclib.__file__).parent
+    try:
+        with needed_by("training"):
+            import torch
+
+            from nclib.runs.machine import choose_device, environment
+    except MissingExtraError as error:
+        yield True, "nclib", f"{nclib.__version__}, {place}"
+        yield True, "Python", platform.python_version()
+        yield None, "device", str(error)
+        return
     here = environment(choose_device("auto"))
-    yield True, "nclib", f"{nclib.__version__}, commit {here['commit']}, {Path(nclib.__file__).parent}"
+    yield True, "nclib", f"{nclib.__version__}, commit {here['commit']}, {place}"
     yield True, "Python", f"{here['python']}, {here['platform']}"
     yield True, "device", f"{here['device']} ({torch.cuda.device_count()} CUDA devices)"
     yield True, "threads", f"torch takes {here['threads']} of {here['cores']} cores"
@@ -51,9 +62,9 @@ def _packages() -> Iterator[Found]:
     """Check the packages that nclib needs, then those of each extra."""
     from packaging.requirements import Requirement
 
-    needs = [Requirement(text) for text in requires("nclib") or []]
+    needs = [Requirement(text) for text in requires(DISTRIBUTION) or []]
     usual = [n for n in needs if n.marker is None or n.marker.evaluate({"extra": ""})]
-    for extra in ("", *(metadata("nclib").get_all("Provides-Extra") or [])):
+    for extra in ("", *(metadata(DISTRIBUTION).get_all("Provides-Extra") or [])):
         own = [n for n in needs if n not in usual and n.marker and n.marker.evaluate({"extra": extra})]
         own = own if extra else usual
         has = {n.name: _version(n.name) for n in own}

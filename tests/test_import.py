@@ -33,6 +33,80 @@ def test_the_package_alone_does_not_import_torch():
     assert done.stdout.splitlines()[-1] == "False False"
 
 
+LIGHT = """if True:
+    import sys
+    from nclib.common.extras import EXTRA_OF
+
+    class Without:
+        \"\"\"A finder that does not find what the extras bring.\"\"\"
+
+        def __init__(self, finder):
+            self.finder = finder
+
+        def find_spec(self, name, path=None, target=None):
+            found = name.partition(".")[0] not in {*EXTRA_OF, "typing_extensions"}
+            return self.finder.find_spec(name, path, target) if found else None
+
+        def __getattr__(self, name):
+            return getattr(self.finder, name)
+
+    sys.meta_path[:] = map(Without, sys.meta_path)
+    import numpy as np
+    import nclib
+    from nclib import cli
+    from nclib.evaluation import *
+    from nclib.noise import LabelNoise, Mismatch, detection
+
+    def said(call, *words, **given):
+        try:
+            call(*words, **given)
+        except ImportError as error:
+            return str(error)
+
+    rng = np.random.default_rng(0)
+    noise = Mismatch.draw(np.arange(300), 0.2, seed=0)
+    x = rng.normal(size=(300, 16))
+    y = x + 0.2 * rng.normal(size=x.shape)
+    audit = nclib.audit(images=x[noise.image_of], captions=y, progress=False)
+    print(0.15 < audit.share.value < 0.25, audit.check(~noise.matched)["auroc"] > 0.95)
+    np.savez("pairs.npz", images=x, captions=y)
+    open("pairs.csv", "w").write("image,caption\\na.jpg,a dog\\n")
+    print(cli.main(["audit", "pairs.npz", "--out", "page", "--quiet"]))
+    print("[report]" in open("page/report.html").read(), open("page/pairs.csv").readline()[:8])
+    labels = np.arange(300) % 3
+    wrong = LabelNoise.draw(labels, 0.5, n_classes=3, seed=0).text_labels
+    print(recall(x @ y.T, 1)["rsum"] > 500, precision_at_k(x, y, labels, labels, 1) > 0.9)
+    print(mean_average_precision(x, y, wrong, labels) < 0.5, detection(x[:, 0], wrong == labels)["auc"] < 1)
+    print(cli.main(["doctor"]))
+    print(cli.main(["run", "l2rm"]), cli.main(["audit", "pairs.csv", "--out", "other"]))
+    print(said(lambda: nclib.run("l2rm")), said(lambda: nclib.noise.max_ranks), sep="\\n")
+    print(*sorted(set(EXTRA_OF) & set(sys.modules)))
+"""
+
+
+def test_audit_noise_and_evaluation_need_no_extra(tmp_path):
+    done = subprocess.run([sys.executable, "-c", LIGHT], capture_output=True, text=True, cwd=tmp_path)
+    install = "needs torch: pip install 'noisy-correspondence[train]'"
+    assert done.stderr.splitlines() == [
+        f"nclib: nclib.label_noise {install}",
+        f"nclib: an audit without embeddings of both pictures and captions {install}",
+    ]
+    shown = [line for line in done.stdout.splitlines() if not line.startswith(("ok  ", "-   "))]
+    assert shown == [
+        "True True",
+        "page/report.html",
+        "0",
+        "True id,image",
+        "True True",
+        "True True",
+        "0",
+        "2 2",
+        f"nclib.run {install}",
+        f"nclib.noise.max_ranks {install}",
+        "",  # none was imported
+    ]
+
+
 def test_lazy_names():
     assert {"run", "Record", "ot", "models"} <= set(dir(nclib))
     assert nclib.run is importlib.import_module("nclib.runs").run

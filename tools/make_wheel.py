@@ -1,8 +1,9 @@
 """Build the wheel and, beside it, its bill of materials: ``python tools/make_wheel.py dist``.
 
-The bill (SBOM) is CycloneDX 1.6 in JSON: the wheel with its SHA-256 digest, the packages that it requires as
-they are installed here, what they require in turn, and the drawings and words in it that others made. The
-digests of the packages' own files stand in book/requirements.lock.
+The bill (SBOM) is CycloneDX 1.6 in JSON: the wheel with its SHA-256 digest, the packages that it and its
+extra ``train`` require as they are installed here, what they require in turn, and the drawings and words in
+it that others made. What the extra alone requires has the scope "optional". The digests of the packages' own
+files stand in book/requirements.lock.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import versions
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from nclib.common.extras import DISTRIBUTION as OWN
 from nclib.common.files import digest
 
 # As nclib/data/emoji/ATTRIBUTION.md lists them: name, version, author, licence.
@@ -40,22 +42,23 @@ def build(folder: Path) -> Path:
         return Path(shutil.copy(versions.wheel(Path(place)), folder))
 
 
-def required(own: Distribution) -> dict[str, tuple[Distribution, list[str]]]:
-    """Return a package and all that it requires here, without extras, each with what it requires itself."""
+def required(own: Distribution, *extras: str) -> dict[str, tuple[Distribution, list[str]]]:
+    """Return a package and all that it requires here, with some extras, each with what it requires itself."""
     found: dict[str, tuple[Distribution, list[str]]] = {}
-    waiting = [own.name]
+    waiting = [OWN]
     while waiting:
-        one = canonicalize_name(waiting.pop())
+        one = waiting.pop()
         if one in found:
             continue
-        package = own if one == canonicalize_name(own.name) else distribution(one)
+        package, asked = (own, ("", *extras)) if one == OWN else (distribution(one), ("",))
         wanted = [Requirement(text) for text in package.requires or ()]
         names = sorted(
             {
                 canonicalize_name(r.name)
                 for r in wanted
-                if r.marker is None or r.marker.evaluate({"extra": ""})
+                if r.marker is None or any(r.marker.evaluate({"extra": e}) for e in asked)
             }
+            - {OWN}
         )
         found[one] = (package, names)
         waiting += names
@@ -75,7 +78,8 @@ def licences(package: Distribution) -> list[dict[str, Any]]:
 def bill(wheel: Path) -> dict[str, Any]:
     """Return the bill of materials of a wheel."""
     (facts,) = (part for part in zipfile.Path(wheel).iterdir() if part.name.endswith(".dist-info"))
-    every, sum_ = required(PathDistribution(facts)), digest(wheel)
+    own_facts, sum_ = PathDistribution(facts), digest(wheel)
+    always, every = required(own_facts), required(own_facts, "report", "train")
     parts = {
         name: {
             "type": "library",
@@ -84,10 +88,11 @@ def bill(wheel: Path) -> dict[str, Any]:
             "version": package.version,
             "purl": f"pkg:pypi/{name}@{package.version}",
             **({"licenses": found} if (found := licences(package)) else {}),
+            **({} if name in always else {"scope": "optional"}),
         }
         for name, (package, _) in sorted(every.items())
     }
-    own = parts.pop("nclib")
+    own = parts.pop(OWN)
     own |= {"hashes": [{"alg": "SHA-256", "content": sum_}]}
     data = [
         {
@@ -100,7 +105,7 @@ def bill(wheel: Path) -> dict[str, Any]:
         }
         for name, version, author, licence in DATA
     ]
-    refs = {name: part["bom-ref"] for name, part in [("nclib", own), *parts.items()]}
+    refs = {name: part["bom-ref"] for name, part in [(OWN, own), *parts.items()]}
     needs = {refs[name]: [refs[n] for n in names] for name, (_, names) in sorted(every.items())}
     needs[own["bom-ref"]] += [part["bom-ref"] for part in data]
     return {

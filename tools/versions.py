@@ -3,9 +3,9 @@
     make versions                               # python3.11, python3.12 and python3.13, where they start
     make versions PYTHONS="python3.12 /opt/python3.13/bin/python"
 
-Each Python gets an empty environment in a temporary folder, away from the repository: the wheel with the
-newest versions of what it requires, then README's example, then tests, in which warnings are errors. Prints
-a table; fails when something fails. torch alone takes up to 3 GB.
+Each Python gets an empty environment in a temporary folder, away from the repository: the wheel with its
+extra ``train`` and the newest versions of what both require, then README's example, then tests, in which
+warnings are errors. Prints a table; fails when something fails. torch alone takes up to 3 GB.
 """
 
 from __future__ import annotations
@@ -64,9 +64,10 @@ def example() -> str:
 
 
 def requirements() -> list[str]:
-    """Return the names of the packages that the wheel requires."""
+    """Return the names of the packages that the wheel requires, and those of its extra ``train``."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf8"))["project"]
-    return [re.split(r"[^\w-]", text)[0] for text in project["dependencies"]]
+    wanted = [*project["dependencies"], *project["optional-dependencies"]["train"][1:]]
+    return [re.split(r"[^\w-]", text)[0] for text in wanted]
 
 
 def wheel(folder: Path) -> Path:
@@ -90,7 +91,7 @@ def tried(python: str, built: Path, folder: Path) -> list[str]:
     install = (own, "-m", "pip", "install", "-q", *newest)
     try:
         run(python, "-m", "venv", "venv", at=folder)
-        run(*install, built, at=folder)
+        run(*install, f"{built}[train]", at=folder)
         (folder / "door.py").write_text(example(), "utf8")
         run(own, "-W", "error", "door.py", at=folder)
         row.append("runs")

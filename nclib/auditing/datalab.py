@@ -17,6 +17,7 @@ import pandas as pd
 from nclib.auditing.result import WRONG_FROM
 from nclib.auditing.steps import Audit, audit
 from nclib.common.checks import check_rows
+from nclib.common.extras import needed_by
 
 #: Score of a pair that cannot be judged.
 UNKNOWN = 0.5
@@ -34,13 +35,8 @@ def register() -> type:
     ImportError
         Without the extra ``datalab``.
     """
-    try:
+    with needed_by("the issue type image_caption"):
         from cleanlab.datalab.internal import issue_manager, issue_manager_factory
-    except ImportError as error:
-        raise ImportError(
-            f"Datalab needs the extra 'datalab' ({error.name} is missing): pip install -e '.[datalab]' in "
-            "the source folder of nclib"
-        ) from error
 
     class ImageCaptionIssueManager(issue_manager.IssueManager):  # type: ignore[misc, unused-ignore]
         """Issue manager for captions that do not belong to their picture."""

@@ -9,17 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from nclib.auditing.pairs import Pairs, what_is_wrong
 from nclib.common.checks import LARGEST, has_length, squares
+from nclib.common.extras import needed_by
 from nclib.common.files import cache_folder, content_digest, digest, write_atomically
 from nclib.common.npy import read_npy
 from nclib.data.pictures import AXES, CHANNELS, load_network, prepared, principal_axes
 from nclib.data.readers import Listing, UnreadableError, list_pairs
 from nclib.data.row_writer import MadeRows, write_rows
-from nclib.runs.machine import choose_device
 
 Array = NDArray[Any]
 Vectors = Callable[[list[Any]], Array]
@@ -101,13 +100,17 @@ def embed(
     """
     if model is None and listing.images is not None and listing.captions is not None:
         return _pairs(listing, listing.images, listing.captions)
-    device = str(choose_device(device))
     if listing.texts is None:
         raise ValueError("there are no captions to read; give embeddings of pictures and captions")
+    with needed_by("an audit without embeddings of both pictures and captions"):
+        import torch
+
+        from nclib.auditing.crossfit import crossfit
+        from nclib.models.two_towers import TwoTowers
+        from nclib.runs.machine import choose_device
+    device = str(choose_device(device))
     folder = Path(work).expanduser() if work is not None else cache_folder() / "audit"
     if model is not None:
-        from nclib.models.two_towers import TwoTowers
-
         towers = TwoTowers(
             str(Path(model).expanduser()) if Path(model).expanduser().exists() else str(model),
             "model",
@@ -140,8 +143,6 @@ def embed(
         images = _write(folder, "features", "reading the pictures", source)
         listing = _with_reasons(listing, images)
         features = _on_axes(images)
-    from nclib.auditing.crossfit import crossfit
-
     assert listing.texts is not None
     usable = np.ones(len(listing.ids), bool)
     usable[list(listing.problems)] = False

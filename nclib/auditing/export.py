@@ -15,6 +15,7 @@ import pandas as pd
 
 from nclib.auditing.result import COLUMNS, Findings
 from nclib.common.checks import check_rows
+from nclib.common.extras import needs
 from nclib.common.files import replacing
 from nclib.data.readers import Listing, UnreadableError
 from nclib.data.readers.listing import caption_columns
@@ -26,7 +27,7 @@ PICTURES = 1000  # in a tar
 def check_keep(kind: str | None, listing: Listing) -> None:
     """Raise an error where :func:`write_kept` could not write a kind for want of a package or of pictures."""
     if kind == "parquet" and importlib.util.find_spec("pyarrow") is None:
-        raise ImportError("--keep parquet needs the package pyarrow: pip install pyarrow")
+        raise needs("--keep parquet", "pyarrow")
     if kind == "tars" and listing.file is None:
         raise ValueError("--keep tars: there are no pictures to write, only embeddings")
 

@@ -8,7 +8,6 @@ import platform
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Self
 
@@ -16,6 +15,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from nclib import __version__
 from nclib.auditing.copies import copies_of, first_pair
 from nclib.auditing.findings import MARKS, about_marks, marks_warning
 from nclib.auditing.groups import shares
@@ -401,7 +401,7 @@ class Findings:
         shifts = [one for one in self.patterns if one["kind"] == "shift"]
         versions = {"python": platform.python_version(), "numpy": np.__version__, "pandas": pd.__version__}
         return {
-            "nclib": version("nclib"),
+            "nclib": __version__,
             "versions": versions,
             "settings": self.settings,
             "seed": self.seed,

@@ -12,6 +12,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from nclib.auditing.copies import Copies, copies_of, duplicates, first_pair, repeats
+from nclib.auditing.embed import read_pairs
 from nclib.auditing.findings import disagreement, what_repeats
 from nclib.auditing.groups import grouped
 from nclib.auditing.neighbours import Neighbours, find_neighbours
@@ -50,7 +51,7 @@ class Audit(Findings):
 
     def report(self, folder: str | Path) -> Path:
         """Write the files of :meth:`save` and a page, and return the page's path."""
-        from nclib.auditing.report import write_report  # matplotlib takes a second to import
+        from nclib.auditing.report import write_report
 
         return write_report(self, self.save(folder))
 
@@ -239,8 +240,6 @@ def _read(source: Any, arrays: tuple[Any, ...], made: dict[str, Any], reader: di
         )
     if source is None and not reader:
         return from_arrays(*arrays)
-    from nclib.auditing.embed import read_pairs  # its models take seconds to import
-
     return read_pairs(source, **made, **reader)
 
 

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from nclib.common.extras import command
+
 SAFE = {"local_files_only": True, "trust_remote_code": False}
 """Options of every ``from_pretrained``: nothing is fetched, and no Python file beside the weights runs."""
 
@@ -31,10 +33,7 @@ def library_for(source: str, option: str) -> Any:
     try:
         library = importlib.import_module("transformers")
     except ImportError as error:
-        raise ValueError(
-            f"{option} needs the library transformers: "
-            "pip install -e '.[pretrained]' in the source folder of nclib"
-        ) from error
+        raise ValueError(f"{option} needs the library transformers: {command('pretrained')}") from error
     for name in DESCRIPTIONS:
         try:
             file = library.utils.cached_file(source, name, local_files_only=True)

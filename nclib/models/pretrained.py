@@ -3,7 +3,7 @@
 Pictures are read by :mod:`nclib.models.pretrained_pictures`, both towers of CLIP or SigLIP as published by
 :mod:`nclib.models.two_towers`.
 
-They need the extra ``nclib[pretrained]``. Weights come from a local folder in the library's own layout
+They need the extra ``pretrained``. Weights come from a local folder in the library's own layout
 (``config.json``, ``model.safetensors``, and for text the tokenizer's files) or, by name, from the hub's cache
 on this machine; of residual networks also from a folder with one ``.pth`` file of torchvision's layout, see
 :mod:`nclib.models.residual`. Nothing is downloaded here: ``hf download NAME`` fills the cache.

@@ -22,6 +22,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from nclib.common.extras import needs
+
 #: Entries of a program's tile, and problems in it at most: 32 bytes are what a GPU reads at once.
 TILE_ENTRIES, TOGETHER = 8192, 8
 #: Entries of a tile for each warp: 32 in every thread.
@@ -64,7 +66,7 @@ def fused(on: bool = True) -> Iterator[None]:
     """
     global _asked
     if on and importlib.util.find_spec("triton") is None:
-        raise ImportError('fused kernels need triton: pip install -e ".[gpu]" in the source folder of nclib')
+        raise needs("nclib.ot.fused", "triton")
     before, _asked = _asked, bool(on)
     try:
         yield

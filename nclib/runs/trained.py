@@ -6,7 +6,6 @@ import json
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from nclib import __version__
 from nclib.common.checks import check_squares
 from nclib.common.files import write_atomically
 from nclib.common.options import make
@@ -244,7 +244,7 @@ def _from_run(record: Record, device: str) -> TrainedModel:
         },
         # One of the two ways in which the data sets here cut captions.
         "treebank": len(data.vocabulary.encode("a,b")) > len(data.vocabulary.encode("a")),
-        "nclib": version("nclib"),
+        "nclib": __version__,
         "facts": {**facts, "run": record.name},
     }
     found = [p for run in runs for p in _probabilities(run.folder)]

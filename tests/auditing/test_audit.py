@@ -303,7 +303,9 @@ def test_hexadecimal_ids_are_saved_in_the_layout_of_datacomp(tmp_path):
 
 def test_the_issue_type_of_cleanlab_names_its_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "cleanlab", None)
-    with pytest.raises(ImportError, match="needs the extra 'datalab'"):
+    with pytest.raises(
+        ImportError, match=r"image_caption needs cleanlab: pip install 'noisy-correspondence\[datalab\]'"
+    ):
         datalab.register()
 
 

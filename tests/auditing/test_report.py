@@ -16,7 +16,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from nclib.auditing.report import histogram, notebook_view, reliability, wilson, write_report
+from nclib.auditing.figures import histogram, reliability, wilson
+from nclib.auditing.report import notebook_view, write_report
 from nclib.data.readers import UnreadableError
 
 HOSTILE = [

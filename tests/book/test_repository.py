@@ -22,6 +22,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import nclib
+from nclib.common.extras import DISTRIBUTION, EXTRA_OF
 from nclib.common.files import digest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -55,14 +56,19 @@ def test_the_top_level_is_as_designed() -> None:
 
 def test_the_lock_satisfies_the_project() -> None:
     pins, settings = lock(), project()
-    wanted = [*settings["dependencies"], *settings["optional-dependencies"]["test"]]  # type: ignore[call-overload,index,misc]
-    wanted += settings["optional-dependencies"]["book"]  # type: ignore[index]
-    wrong = [
-        r
-        for r in map(Requirement, wanted)
-        if not r.specifier.contains(pins.get(canonicalize_name(r.name), ("",))[0])
-    ]
-    assert wrong == []
+    extras: dict[str, list[str]] = settings["optional-dependencies"]  # type: ignore[assignment]
+    wanted = list(map(Requirement, settings["dependencies"]))  # type: ignore[call-overload]
+    waiting = ["test", "book"]
+    for extra in waiting:
+        for one in map(Requirement, extras[extra]):
+            if one.name == DISTRIBUTION:
+                waiting += one.extras
+            else:
+                wanted.append(one)
+    pinned = [(r, pins.get(canonicalize_name(r.name), ("0.dev0",))[0]) for r in wanted]
+    assert [str(r) for r, version in pinned if not r.specifier.contains(version)] == []
+    assert {"train", "report", "parquet", "pretrained"} < set(waiting)
+    assert set(EXTRA_OF.values()) < extras.keys()
     assert pins["torch"][0] == "2.13.0"
 
 
@@ -185,7 +191,10 @@ def test_the_wheel_has_a_bill_of_what_it_ships_and_requires(tmp_path: Path) -> N
     assert own["licenses"] == [{"expression": project()["license"]}]
     assert own["hashes"] == [{"alg": "SHA-256", "content": digest(wheel)}]
     wanted = {canonicalize_name(Requirement(r).name) for r in project()["dependencies"]}  # type: ignore[attr-defined]
-    assert wanted < parts.keys()
+    assert wanted | {"torch", "matplotlib"} < parts.keys()
+    assert not any("scope" in parts[name] for name in wanted)
+    assert parts["torch"]["scope"] == "optional"
+    assert (own["name"], wheel.stat().st_size < 5e6) == (DISTRIBUTION, True)
     needs = {row["ref"]: row["dependsOn"] for row in bill["dependencies"]}
     assert {parts[name]["bom-ref"] for name in wanted} < set(needs[own["bom-ref"]])
     assert {part["bom-ref"] for part in bill["components"]} == {ref for on in needs.values() for ref in on}

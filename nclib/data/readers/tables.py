@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from nclib.common.checks import check_rows
+from nclib.common.extras import needed_by
 from nclib.data import captions_table
 from nclib.data.pictures import SUFFIXES, Files
 from nclib.data.readers.arrays import open_arrays
@@ -110,13 +111,9 @@ def _objects(found: list[Any], path: Path, hints: Hints, what: str) -> Rows:
 
 
 def _parquet(path: Path, hints: Hints) -> Rows:
-    try:
+    with needed_by(str(path)):
         import pyarrow
         from pyarrow import parquet
-    except ImportError as error:
-        raise ImportError(
-            f"{path} needs the package pyarrow: pip install -e '.[audit]' in the source folder of nclib"
-        ) from error
     try:
         with parquet.ParquetFile(path, buffer_size=BUFFER, pre_buffer=False) as file:
             wanted, n = wanted_columns(file.schema_arrow, hints), file.metadata.num_rows
