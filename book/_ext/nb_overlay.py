@@ -28,6 +28,8 @@ from sphinx.util.docutils import SphinxDirective
 log = logging.getLogger(__name__)
 SVG = "image/svg+xml"
 DRAWING = "nc-drawing"  # class of drawings, which custom.css turns dark on dark pages
+SMALL = "nc-small"  # class of figures that a phone scales to its width
+NARROW = 370  # pt; wider ones move sideways there
 EPOCH = re.compile(r"^epoch +\d+/\d+ .*\n?", re.MULTILINE)  # of a training log
 GLUE = "application/papermill.record/"
 COLUMNS = {
@@ -101,8 +103,10 @@ def described(page: Any) -> Any:
         if any(kind.startswith("image/") for d in data for kind in d):
             image = cell.metadata.setdefault("mystnb", {}).setdefault("image", {})
             image.setdefault("alt", f"Figure under the heading: {heading}")
-            if all(is_drawing(d) for d in data if any(kind.startswith("image/") for kind in d)):
-                image.setdefault("classes", DRAWING)
+            drawn = [d for d in data if any(kind.startswith("image/") for kind in d)]
+            looks = {DRAWING: all(map(is_drawing, drawn)), SMALL: all(map(is_narrow, drawn))}
+            if classes := " ".join(name for name, holds in looks.items() if holds):
+                image.setdefault("classes", classes)
     return page
 
 
@@ -119,6 +123,12 @@ def keep_numbers_together(
     """Apply :func:`unbroken` to a page; an event handler of ``html-page-context``."""
     if "body" in context:
         context["body"] = unbroken(context["body"])
+
+
+def is_narrow(data: Mapping[str, Any]) -> bool:
+    """Tell whether an output is so narrow that a phone shows it whole, with labels that can be read."""
+    width = re.search(r'<svg\b[^>]* width="([\d.]+)pt"', data.get(SVG, ""))
+    return width is not None and float(width[1]) <= NARROW
 
 
 def is_drawing(data: Mapping[str, Any]) -> bool:

@@ -28,6 +28,7 @@ NETWORKS = (ONE, ALONE, TWO)
 AVERAGED = ", averaged"  # ends the label of two networks that were trained apart
 PLACE = ["task", "dataset", "preset", "model"]  # what runs must share to be ranked, beside the noise
 NOISE = ["protocol", "rate"]
+PHOTOGRAPHS = (("f8k", "standard", "bow"), ("fashion44k", "standard", "bow"))  # of the overview
 DATA_NAMES = {
     "f8k": "Flickr8K",
     "fashion44k": "product photographs",
@@ -405,72 +406,65 @@ def _year_and_paper(label: str) -> tuple[str, str]:
 # -- figure ----------------------------------------------------------------------------------------------
 
 
-def overview_figure(table: pd.DataFrame, *, least: int = 4) -> Figure | None:
-    """Draw rSum of all methods over rates and protocols: single networks above, ensembles below.
+def overview_figure(
+    table: pd.DataFrame, places: Sequence[tuple[str, str, str]] = PHOTOGRAPHS
+) -> Figure | None:
+    """Draw rSum of all methods over the rates, images exchanged: one network above, two below.
 
     Parameters
     ----------
     table : DataFrame
         From :func:`scored`.
-    least : int
-        Places with fewer methods are left out.
+    places : sequence of (data, preset, model)
+        A panel each.
 
     Returns
     -------
     Figure or None
-        One panel per data set and model, one column per protocol and rate; each cell holds the mean over the
-        seeds, its shade the share of the best mean in its column; bold: the best of its block among means of
-        two seeds or more without † and *. None without a place to draw.
+        Each cell holds the mean over the seeds, its shade the share of the best mean without noise: so
+        colours of one panel compare. Bold: the best of its block among means of two seeds or more without †
+        and *. Rows are ordered by their mean share of the best of a column. None without a run.
     """
-    pairs = table[table["task"] == "pairs"]
-    places = [
-        (key, part)
-        for key, part in pairs.groupby(["dataset", "model", "preset"])
-        if part["label"].nunique() >= least
-    ]
-    if not places:
+    keys = ["dataset", "preset", "model"]
+    part = table[(table["protocol"] == "images") & table["networks"].isin([ONE, TWO])]
+    part = part[[place in places for place in zip(*(part[k] for k in keys), strict=True)]]
+    if part.empty:
         return None
-    places.sort(key=lambda item: (item[0][0] == "emoji", -len(item[1])))
-    shown = pd.concat([part for _, part in places])
-    names = [_rows(shown, kind) for kind in NETWORKS]
-    lines = [(kind, label) for kind, labels in zip(NETWORKS, names, strict=True) for label in labels]
-    columns = [[(str(p), float(r)) for p, r in _noise_columns(part)] for _, part in places]
-    width = 1.9 + 0.44 * sum(map(len, columns))
+    lines = [(kind, label) for kind in (ONE, TWO) for label in ("", *_rows(part, kind))]
+    found = {place: rows for place, rows in part.groupby(keys) if place in places}
+    panels = [(place, found[place]) for place in places if place in found]
+    rates = [sorted(set(rows["rate"])) for _, rows in panels]
     figure, (axes,) = plots.panels(
-        1, len(places), width=width, height=1.5 + 0.235 * len(lines), sharey=True,
-        width_ratios=[len(c) for c in columns],
+        1, len(panels), 2.0 + 0.34 * sum(map(len, rates)), 1.1 + 0.235 * len(lines),
+        sharey=True, width_ratios=[len(each) for each in rates],
     )  # fmt: skip
-    for axis, ((dataset, model, _), part), at in zip(axes, places, columns, strict=True):
-        cells = part.groupby(["networks", "label", *NOISE])["value"]
-        means = cells.mean()
-        seeds = part[~is_marked(part)].groupby(["networks", "label", *NOISE])["value"].count()
-        grid = np.array([[means.get((*line, *column), np.nan) for column in at] for line in lines])
-        ranked = np.array([[seeds.get((*line, *column), 0) > 1 for column in at] for line in lines])
-        shade = grid / np.nanmax(grid, axis=0)
+    for axis, (place, rows), at in zip(axes, panels, rates, strict=True):
+        means = rows.groupby(["networks", "label", "rate"])["value"].mean()
+        seeds = rows[~is_marked(rows)].groupby(["networks", "label", "rate"])["value"].count()
+        grid = np.array([[means.get((*line, rate), np.nan) for rate in at] for line in lines])
+        ranked = np.array([[seeds.get((*line, rate), 0) > 1 for rate in at] for line in lines])
+        shade = grid / np.nanmax(grid[:, 0])  # rate 0
         kind = np.array([line[0] for line in lines])
-        tops = {k: np.where((kind == k)[:, None] & ranked, grid, -1).max(axis=0) for k in NETWORKS}
-        axis.imshow(shade, cmap="cividis", vmin=0.2, vmax=1, aspect="auto")
+        tops = {k: np.where((kind == k)[:, None] & ranked, grid, -1).max(axis=0) for k in (ONE, TWO)}
+        axis.imshow(shade, cmap="cividis", vmin=0.1, vmax=1, aspect="auto")
         for (i, j), value in np.ndenumerate(grid):
             if not np.isnan(value):
-                ink = "black" if shade[i, j] > 0.62 else "white"
+                ink = "black" if shade[i, j] > 0.6 else "white"
                 weight = "bold" if value == tops[lines[i][0]][j] else "normal"
                 axis.text(
-                    j, i, f"{value:.0f}", ha="center", va="center", fontsize=8, color=ink, weight=weight
+                    j, i, f"{value:.0f}", ha="center", va="center", fontsize=8.5, color=ink, weight=weight
                 )
-        kinds = [protocol for protocol, _ in at]
-        axis.set_xticks(range(len(at)), [f"{rate:g}" for _, rate in at])
-        for edge in (k for k in range(1, len(at)) if kinds[k] != kinds[k - 1]):
-            axis.axvline(edge - 0.5, color="white", lw=3)
-        words = " | ".join(dict.fromkeys(kinds))
-        axis.set_title(f"{data_name(dataset)},\n{model}", fontsize=7)  # a panel may be one column wide
-        axis.set_xlabel(f"rate,\n{words}", fontsize=7)
-        for end in np.cumsum([len(labels) for labels in names])[:-1]:
-            axis.axhline(end - 0.5, color="white", lw=4)
+        axis.set_xticks(range(len(at)), [f"{rate:g}" for rate in at])
+        axis.set_title(data_name(place[0]).replace(" ", "\n"), loc="left", fontsize=9)
+        axis.set_xlabel("rate")
         axis.grid(False)
         axis.tick_params(length=0)
         axis.spines[:].set_visible(False)
-    ending = {ONE: "", ALONE: " (one of two)", TWO: " (two)"}
-    axes[0].set_yticks(range(len(lines)), [f"{label}{ending[kind]}" for kind, label in lines])
+    heads = {ONE: "one network", TWO: "two networks"}
+    words = [re.sub(r"plain \((\w+)\)", r"\1 loss", label) or heads[kind] for kind, label in lines]
+    axes[0].set_yticks(range(len(lines)), words)
+    for (_, label), text in zip(lines, axes[0].get_yticklabels(), strict=True):
+        text.set_weight("normal" if label else "bold")
     return figure
 
 
@@ -480,8 +474,3 @@ def _rows(table: pd.DataFrame, networks: str) -> list[str]:
     cells = part.groupby([*PLACE, *NOISE, "label"])["value"].mean()
     share = cells / cells.groupby(level=[*PLACE, *NOISE]).transform("max")
     return [str(label) for label in share.groupby("label").mean().sort_values(ascending=False).index]
-
-
-def _noise_columns(part: pd.DataFrame) -> list[tuple[str, float]]:
-    found = {(p, r) for p, r in zip(part["protocol"], part["rate"], strict=True)}
-    return sorted(found, key=lambda item: (item[0] != "images", item[0], item[1]))

@@ -12,10 +12,12 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from ncbook.board import DATA_NAMES
 from ncbook.compare import Difference, spread
 from ncbook.evidence import VERDICTS, best_other
 from ncbook.layouts import Layout, layout_of
 from ncbook.match import models_named, run_of
+from ncbook.notebook import WARMUP
 from ncbook.papers import rows_of
 from ncbook.runs import RECALLS, Runs, select, usual_value
 from ncbook.tables import BUNDLED
@@ -266,29 +268,42 @@ def best_other_differences(runs: Runs) -> list[Difference]:
 
 
 def gains_figure(differences: Sequence[Difference], title: str, xlabel: str) -> Figure:
-    """Draw differences with their intervals, one line each; zero is marked.
+    """Draw differences with their intervals, the largest first, a panel per method; zero is marked.
+
+    Differences over fewer than three seeds, and runs tested in their warm-up, are left out.
 
     Parameters
     ----------
     differences : sequence of Difference
-        With at least two seeds each, for an interval.
+        Whose names begin with the method and a comma.
     title, xlabel : str
         Words on the figure.
     """
-    shown = [d for d in differences if d.n > 1]
-    figure, ((axis,),) = plots.panels(1, 1, height=1.1 + 0.27 * max(len(shown), 3))
+    methods: dict[str, list[Difference]] = {}
+    for d in sorted(differences, key=lambda d: -d.mean):
+        if d.n > 2 and not d.name.endswith(WARMUP):
+            methods.setdefault(d.name.partition(", ")[0], []).append(d)
+    sizes = [len(shown) for _, shown in sorted(methods.items())] or [3]
+    figure, axes = plots.panels(
+        len(sizes), 1, 4.9, 1.3 + 0.25 * sum(sizes), sharex=True, height_ratios=sizes
+    )  # fmt: skip
     colours = {"above": plots.MATCHED, "below": plots.MISMATCHED, "open": plots.NEUTRAL}
     marks = {"above": "o", "below": "s", "open": "D"}
-    for i, d in enumerate(shown):
-        low, high = d.interval
-        axis.plot([low, high], [-i, -i], color=colours[d.sign], lw=2)
-        axis.plot(d.mean, -i, marks[d.sign], color=colours[d.sign], ms=6)
-    axis.axvline(0, color="#444444", lw=1)
-    axis.set(yticks=[-i for i in range(len(shown))], yticklabels=[d.name for d in shown])
-    axis.set(xlabel=xlabel, title=title, ylim=(-max(len(shown), 1) + 0.4, 0.6))
-    axis.grid(axis="y", visible=False)
-    if not shown:
-        _no_runs(axis)
+    for axis, (method, shown) in zip(axes[:, 0], sorted(methods.items()), strict=False):
+        for i, d in enumerate(shown):
+            axis.plot(d.interval, [-i, -i], color=colours[d.sign], lw=2)
+            axis.plot(d.mean, -i, marks[d.sign], color=colours[d.sign], ms=6)
+        axis.axvline(0, color="#444444", lw=1)
+        words = [d.name.removeprefix(f"{method}, ").replace("rate ", "") for d in shown]
+        for dataset, name in DATA_NAMES.items():
+            words = [text.replace(f"{dataset},", f"{name},") for text in words]
+        axis.set(yticks=[-i for i in range(len(shown))], yticklabels=words, title=method.upper())
+        axis.set(ylim=(-len(shown) + 0.4, 0.6))
+        axis.grid(axis="y", visible=False)
+    figure.suptitle(title, fontsize=10)
+    figure.supxlabel(xlabel, fontsize=9)
+    if not methods:
+        _no_runs(axes[0, 0])
     return figure
 
 

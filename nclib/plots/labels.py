@@ -106,20 +106,24 @@ def confusions(matrices: Mapping[str, np.ndarray], names: Sequence[str]) -> Figu
         Shares in [0, 1]: true classes in rows, which sum to 1, classes by label in columns.
     names : sequence of K str
     """
-    figure, axes = grid(1, len(matrices), 1.2 + 2.35 * len(matrices), 3.4)
+    columns = min(2, len(matrices))
+    rows = -(-len(matrices) // columns)
+    figure, axes = grid(rows, columns, 1.7 + 1.7 * columns, 0.9 + 2.1 * rows, sharex=True, sharey=True)
     image = None
-    for axis, (title, matrix) in zip(axes[0], matrices.items(), strict=True):
+    for axis, (title, matrix) in zip(axes.flat, matrices.items(), strict=False):
         image = axis.imshow(matrix, cmap="cividis", vmin=0, vmax=1)
-        axis.set(xlabel="class by label")
-        axis.set_title(title, fontsize=9)
-        axis.set_xticks(range(len(names)), range(1, len(names) + 1), fontsize=7)
-        axis.set_yticks(range(len(names)), [""] * len(names))
+        axis.set_title(title)
+        axis.set_xticks(range(len(names)), range(1, len(names) + 1), fontsize=8)
         axis.grid(False)
+    for axis in axes.flat[len(matrices) :]:
+        axis.set_visible(False)
     short = [f"{textwrap.shorten(name, 20, placeholder='…')} {k}" for k, name in enumerate(names, 1)]
-    axes[0, 0].set_yticks(range(len(names)), short, fontsize=7)
-    axes[0, 0].set_ylabel("true class")
+    axes[0, 0].set_yticks(range(len(names)), short)
+    figure.supxlabel("class by label", fontsize=9)
     if image is not None:
-        figure.colorbar(image, ax=list(axes[0]), shrink=0.75, label="share of the class's mass")
+        figure.colorbar(
+            image, ax=axes, location="top", shrink=0.6, aspect=30, label="share of the class's mass"
+        )
     return figure
 
 

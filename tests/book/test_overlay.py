@@ -13,7 +13,7 @@ import nbformat
 import pandas as pd
 import pytest
 from executed import SOURCE, digest, folder_of
-from nb_overlay import DRAWING, comparison, described, live_lines, shown, status_lines, unbroken
+from nb_overlay import DRAWING, SMALL, comparison, described, live_lines, shown, status_lines, unbroken
 from notebook_tools import executed, notebook
 
 EXT = Path(__file__).resolve().parents[2] / "book" / "_ext"
@@ -41,12 +41,15 @@ def test_a_mean_and_its_deviation_stay_on_one_line() -> None:
 
 def test_drawings_without_pictures_may_be_shown_dark() -> None:
     page = executed(notebook("# Recall", "draw()", "show()", "both()"))
-    svg = ["<svg><path/></svg>", "<svg><image href='x'/></svg>"]
+    svg = ['<svg width="371pt"><path/></svg>', "<svg width='9pt'><image href='x'/></svg>"]
     for cell, drawn in zip(page.cells[1:], ([0], [1], [0, 1]), strict=True):
         cell.outputs = [nbformat.v4.new_output("display_data", {"image/svg+xml": svg[k]}) for k in drawn]
     images = [cell.metadata["mystnb"]["image"] for cell in described(page).cells[1:]]
     assert [image.get("classes") for image in images] == [DRAWING, None, None]
     assert {image["alt"] for image in images} == {"Figure under the heading: Recall"}
+    page.cells[1].metadata.clear()
+    page.cells[1].outputs[0].data["image/svg+xml"] = '<svg width="370pt"/>'
+    assert described(page).cells[1].metadata["mystnb"]["image"]["classes"] == f"{DRAWING} {SMALL}"
 
 
 def test_a_training_log_is_one_line_that_unfolds() -> None:

@@ -126,6 +126,21 @@ def test_figures_are_drawn_with_and_without_records(made, nothing):
         assert bool(right.lines) == (runs is made)
 
 
+def test_the_ledgers_figure_sorts_by_effect_and_leaves_out_what_shows_none():
+    given = {
+        "ncr, a − x": (1.0, 2.0, 3.0),
+        "ncr, b − x": (5.0, 6.0, 7.0),
+        "l2rm, rate 0.4 − x": (0.0, 1.0, 2.0),
+    }
+    left_out = {"ncr, c − x †": (9.0, 9.0, 9.0), "ncr, d − x": (-99.0, 9.0)}
+    differences = [ncbook.Difference(values, name) for name, values in (given | left_out).items()]
+    axes = ncbook.gains_figure(differences, "t", "x").axes
+    assert [[text.get_text() for text in axis.get_yticklabels()] for axis in axes] == [
+        ["0.4 − x"],
+        ["b − x", "a − x"],
+    ]
+
+
 def test_a_recorded_run_is_found_by_equal_settings(tmp_path, monkeypatch):
     monkeypatch.setattr("ncbook.runs.RECORDED", tmp_path)
     save(tmp_path, "plain", 300, model="vse", mrate=0.4)
