@@ -7,7 +7,7 @@ runs on bundled data stand in tables of their own.
 
 from ncbook.claims import claims_table, counts, decide, ledger, report_table
 from ncbook.compare import Difference, mean_text, paired
-from ncbook.effects import effects_figure, effects_table
+from ncbook.effects import effects_figure, effects_table, row_gains_figure
 from ncbook.errata import errata_table, impossible_recalls_figure, printed_sums, two_papers_figure
 from ncbook.evidence import VERDICTS, Line, Verdict
 from ncbook.figures import (
@@ -26,5 +26,5 @@ from ncbook.notebook import means, show
 from ncbook.papers import paper_table, printed
 from ncbook.runs import RECORDED, Runs, load_runs, protocol_line, recorded, recorded_run
 from ncbook.submitted import submit, submitted_runs
-from ncbook.tables import bundled_table, printed_table, side_by_side, unfilled_table
+from ncbook.tables import bundled_table, index_table, printed_table, side_by_side, unfilled_table
 from ncbook.viewing import view

@@ -259,3 +259,66 @@ def _number(share: float) -> str:
 def _cell(text: str) -> Cell:
     number, _, rest = text.partition("\n")
     return Cell(number, own=rest, kind="nc-none" if number == "not run" else "")
+
+
+def row_gains(paper: str, table: str, base: str, runs: Runs) -> pd.DataFrame:
+    """Return the points of rSum that rows of a table without noise gain over one of them.
+
+    Parameters
+    ----------
+    paper, table : str
+        As in :func:`ncbook.paper_table`.
+    base : str
+        Printed name of the row that is subtracted.
+    runs : Runs
+
+    Returns
+    -------
+    DataFrame
+        Columns ``method``, the printed name; ``place``, printed features, or data set and preset in words;
+        ``kind``, printed or measured; and ``gain``, a :class:`~ncbook.compare.Difference` by seed.
+    """
+    layout = layout_of(paper, table)
+    found = [row for row in rows_of(paper, table) if row["metric"] == "rsum"]
+    own = {row["method"]: run for row in found if (run := run_of(layout, row))}
+    sums: dict[tuple[str, str, str], dict[str, pd.Series]] = {}
+    for row in found:
+        place = ("printed", row["dataset"], row["backbone"])
+        sums.setdefault(place, {})[row["method"]] = pd.Series([float(row["value"])])
+    matched = select(runs.retrieval, mrate=0.0)
+    for (dataset, preset), part in matched.groupby(["dataset", "preset"]) if len(matched) else ():
+        sums["measured", DATA_NAMES.get(dataset, dataset), preset] = {
+            name: select(part, method=run.method, model=run.model, variant=run.variant)
+            .groupby("seed")["rsum"]
+            .mean()
+            for name, run in own.items()
+        }
+    rows = [
+        (name, f"{data}, {more}", kind, gain)
+        for (kind, data, more), of in sums.items()
+        for name in of
+        if name != base and (gain := by_seed(of[name] - of[base])).n
+    ]
+    return pd.DataFrame(rows, columns=["method", "place", "kind", "gain"])
+
+
+def row_gains_figure(paper: str, table: str, base: str, runs: Runs) -> Figure:
+    """Draw :func:`row_gains`: hollow marks are printed, filled ones measured, with the 95 % interval."""
+    found = row_gains(paper, table, base, runs)
+    names, places = list(dict.fromkeys(found["method"])), list(dict.fromkeys(found["place"]))
+    figure, ((axis,),) = plots.panels(1, 1, width=7.0, height=1.4 + 0.14 * len(names) * max(len(places), 3))
+    for i, (place, colour, mark) in enumerate(zip(places, plots.CYCLE, plots.MARKS, strict=False)):
+        part = select(found, place=place)
+        y = [names.index(name) + 0.7 * ((i + 0.5) / len(places) - 0.5) for name in part["method"]]
+        fill = {"mfc": "none", "mew": 1.6} if (part["kind"] == "printed").all() else {}
+        for at, gain in zip(y, part["gain"], strict=True):
+            if gain.n > 1:
+                axis.plot(gain.interval, [at, at], color=colour, lw=2)
+        mean = [gain.mean for gain in part["gain"]]
+        axis.plot(mean, y, mark, color=colour, label=f"{part['kind'].iloc[0]}: {place}", ls="", **fill)
+    axis.axvline(0, color="#444444", lw=1)
+    axis.set(yticks=range(len(names)), yticklabels=names, xlabel=f"points of rSum above {base}")
+    axis.invert_yaxis()
+    axis.grid(axis="y", visible=False)
+    figure.legend(*axis.get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=9)
+    return figure

@@ -42,19 +42,22 @@ class Table:
         default_factory=dict
     )  # headings with a choice of values: the first choice
     apart: Sequence[str] = ()  # those of them whose values are never shown together
+    closed: bool = False  # whether the rows open on a click
 
     def _repr_html_(self) -> str:
         marks = {name: str(i + 1) for i, name in enumerate(self.notes)}
         body = "".join(self._row(heads, cells, marks) for heads, cells in self.rows)
+        fold = f"<details><summary>{len(self.rows)} rows</summary>", "</details>"
+        begin, end = fold if self.closed else ("", "")
         return (
             f'<figure class="nc-sheet nc-{self.kind}" id="{self.slug}">'
             f'<figcaption id="{self.slug}-name"><span class="nc-kind">{KINDS[self.kind]}</span> '
             f"<strong>{_e(self.title)}</strong>{''.join(f'<br>{_e(line)}' for line in self.lines if line)}"
             f"{self._link()}</figcaption>"
-            f'<div class="nc-scroll" tabindex="0" role="region" aria-labelledby="{self.slug}-name">'
+            f'{begin}<div class="nc-scroll" tabindex="0" role="region" aria-labelledby="{self.slug}-name">'
             f'<table class="dataframe nc-table"><thead>{self._head()}</thead>'
             f"<tbody>{body}</tbody></table></div>"
-            f"{self._notes(marks)}</figure>"
+            f"{self._notes(marks)}{end}</figure>"
         )
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
@@ -68,6 +71,8 @@ class Table:
             own = " ".join(view.own.split())
             return f"{view.text} [{own}]" if own and view.text else view.text or own
 
+        if not self.rows:
+            return "\n".join(filter(None, [self.title, *self.lines]))
         frame = pd.DataFrame(
             [[plain(cell) for cell in cells] for _, cells in self.rows],
             index=[", ".join(head.text for head in heads if head.text) for heads, _ in self.rows],

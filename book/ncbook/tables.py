@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,12 +12,12 @@ from typing import Any
 import pandas as pd
 
 from ncbook.compare import mean_text, paired, spread
-from ncbook.layouts import LAYOUTS, Layout, layout_of
+from ncbook.layouts import LAYOUTS, PAPERS, Layout, layout_of
 from ncbook.match import RunSpec, measured, models_named, numbers, printed_run, run_of
 from ncbook.notebook import MARKS, NO_RECORD, marks_of
 from ncbook.page import Cell, Table, csv_text
 from ncbook.papers import MISSING, Value, anomaly_text, paper_table, rows_of, said_against, values_of
-from ncbook.runs import RECALLS, Runs, checksums, protocol_line, select
+from ncbook.runs import RECALLS, RECORDED, Runs, checksums, protocol_line, select
 
 BUNDLED = {"retrieval": "emoji", "category_map": "emoji_category"}
 SPREADS = 2  # a mean within this number of standard deviations of the printed value counts as equal
@@ -75,6 +77,7 @@ def printed_table(paper: str, table: str, runs: Runs) -> Table:
         rows=rows,
         notes={m: anomaly_text(m) for m in marks},
         file=csv_text(head, (_line(v, own[v]) for v in values)),
+        closed=not filled,
     )
 
 
@@ -170,7 +173,7 @@ def bundled_table(paper: str, table: str, runs: Runs, *, preset: str = "") -> Ta
     """Return the nearest counterpart of a printed table that was measured on other data.
 
     The same methods and rates, other data and sizes: it shows whether an effect appears, and its numbers are
-    not comparable with printed ones. A row without runs says "no record".
+    not comparable with printed ones. Rows without runs stand in one line with the command that makes them.
 
     Parameters
     ----------
@@ -206,6 +209,7 @@ def bundled_table(paper: str, table: str, runs: Runs, *, preset: str = "") -> Ta
         columns += [(way, k) for way in ("image → text", "text → image") for k in ("R@1", "R@5", "R@10")]
         names, heads, gains = list(RECALLS), ["rate", "run", "printed rows"], [f"rsum - {reference}"]
         place = "second column"
+    shown = [row for row in rows if len(row.runs)]
     texts = f"{place}: mean difference to {reference} over runs with the same seed, "
     head = [*heads, *(f"{n} {w}" for n in names for w in ("mean", "std")), "n", *gains, *ORIGIN]
     return Table(
@@ -216,13 +220,28 @@ def bundled_table(paper: str, table: str, runs: Runs, *, preset: str = "") -> Ta
             _upper(protocol_line(_together([row.runs for row in rows]))),
             f"Mean ± standard deviation (seeds); {texts}95 % interval of the paired t-test. Not comparable "
             "with printed numbers.",
+            _not_run([row for row in rows if not len(row.runs)], where),
         ],
         names=heads[:-1],
         columns=columns,
-        rows=[(row.first, _measured_cells(layout, row)) for row in rows],
-        notes={m: MARKS[m] for m in MARKS if any(m in cell.marks for row in rows for cell in row.first)},
+        rows=[(row.first, _measured_cells(layout, row)) for row in shown],
+        notes={m: MARKS[m] for m in MARKS if any(m in cell.marks for row in shown for cell in row.first)},
         file=csv_text(head, (_measured_line(row) for row in rows)),
     )
+
+
+def _not_run(rows: Sequence[_Row], where: dict[str, str]) -> str:
+    """Return one line for rows without runs: their names, and the command that makes one of them."""
+    if not rows:
+        return ""
+    of_labels = len(rows[0].heads) == 2
+    labels: dict[str, list[str]] = {}
+    for row in rows:
+        labels.setdefault(row.heads[-2], []).extend([] if of_labels else row.heads[:1])
+    names = ", ".join(f"{label} ({', '.join(at)})" if at else label for label, at in labels.items())
+    place = " ".join(f"--{key} {value}" for key, value in where.items())
+    given = f"METHOD {place} --noise_rate" if of_labels else f"METHOD --model MODEL {place} --mrate"
+    return f"{NO_RECORD.capitalize()}: {names}. Each is one command: nclib run {given} RATE"
 
 
 def _strongest(layout: Layout, groups: Any, runs: Runs, preset: str) -> dict[str, str]:
@@ -332,8 +351,6 @@ def _measured_cells(layout: Layout, row: _Row) -> list[Cell]:
         half = len(row.values) // 2  # the two directions are of the same runs
         means = [mean_text(v, 3, count=k < half) or NO_RECORD for k, v in enumerate(row.values)]
         return [*map(_two_lines, means), *(replace(gain, own=gain.own.split(" (")[0]) for gain in gains)]
-    if not len(row.runs):
-        return [Cell(NO_RECORD, kind="nc-none"), *[Cell("")] * len(RECALLS)]
     *recalls, total = (mean_text(v, count=v is row.values[-1]) for v in row.values)
     return [Cell(total), *gains, *map(Cell, recalls)]
 
@@ -370,3 +387,44 @@ def side_by_side(paper: str, table: str, runs: Runs, *, preset: str = "") -> Non
     nearest = bundled_table(paper, table, runs, preset=preset)
     if nearest is not None:
         display(nearest)
+
+
+# -- where they are --------------------------------------------------------------------------------------
+
+
+def index_table() -> Table:
+    """Return where every printed table stands in this book, and every figure that a caption names."""
+    rows = []
+    for paper in PAPERS:
+        chapter = paper.lower().replace("-", "_")
+        tables = [layout for (name, _), layout in LAYOUTS.items() if name == paper]
+        entries = [
+            (f"Table {t.number or t.table}", t.title, f"results_{chapter}", f"#{t.slug}") for t in tables
+        ]
+        for page in (chapter, f"results_{chapter}"):
+            entries += [(f"Fig. {number}", said, page, "") for number, said in _figures_named(page)]
+        for number, said, page, anchor in entries:
+            where = f"{page}.html{anchor}"
+            rows.append(([Cell(paper), Cell(number)], [Cell(said, kind="nc-text"), Cell(page, link=where)]))
+    lines = [[head.text for head in heads] + [cell.text for cell in cells] for heads, cells in rows]
+    return Table(
+        slug="papers-index",
+        title="A paper's table or figure, and where it is here",
+        kind="printed",
+        lines=["Figures that only explain a method have no counterpart."],
+        names=("paper", "number"),
+        columns=[("what it shows",), ("here",)],
+        rows=rows,
+        file=csv_text(("paper", "number", "shows", "page"), lines),
+    )
+
+
+def _figures_named(page: str) -> Iterator[tuple[str, str]]:
+    """Yield number and description of the paper's figures that the captions of a notebook name."""
+    path = RECORDED.parents[1] / "notebooks" / f"{page}.ipynb"
+    cells = json.loads(path.read_text("utf8"))["cells"] if path.exists() else []
+    for cell in cells:
+        shown = cell["metadata"].get("mystnb", {})
+        caption = shown.get("figure", {}).get("caption", "")
+        for named in re.findall(r"Figs?\. ([A-Z]?\d+(?:, \d+)*)", caption):
+            yield from ((number, shown["image"]["alt"].rstrip(".")) for number in named.split(", "))

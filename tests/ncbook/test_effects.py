@@ -59,6 +59,21 @@ def test_without_records_the_printed_shares_stand_alone(tmp_path):
     assert effects.effects_figure("REPAIR", runs).axes[0].lines
 
 
+def test_rows_of_omit_are_compared_with_one_row_printed_and_by_seed(tmp_path):
+    place = {"dataset": "emoji", "model": "omit", "preset": "quick", "mrate": 0.0}
+    for seed, (cam, partial) in enumerate([(500, 510), (505, 511)]):
+        save(tmp_path, "plain", cam, **place, seed=seed, model_options={"matching": "cam"})
+        save(tmp_path, "plain", partial, **place, seed=seed)
+    found = effects.row_gains("OMIT", "4", "CAM", _loaded(tmp_path)).set_index(["method", "kind"])["gain"]
+    assert found["Partial OT", "measured"].values == (10.0, 6.0)
+    low, high = (
+        printed("retrieval", paper="OMIT", table="4", method=m, metric="rsum") for m in ("CAM", "Partial OT")
+    )
+    (first, *_) = found["Partial OT", "printed"]
+    assert first.mean == pytest.approx(float(high["value"].iloc[0]) - float(low["value"].iloc[0]))
+    assert len(effects.row_gains_figure("OMIT", "4", "CAM", load_runs(tmp_path)).axes[0].get_yticks()) == 5
+
+
 def _loaded(folder):
     collect(folder)
     return load_runs(folder)

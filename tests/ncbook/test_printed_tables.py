@@ -4,6 +4,7 @@ import base64
 import csv
 import io
 from html.parser import HTMLParser
+from pathlib import Path
 
 import ncbook
 import pytest
@@ -14,6 +15,7 @@ from ncbook.papers import MISSING, PRINTED, values_of
 from ncbook.runs import RECALLS
 
 KEYS = list(ncbook.LAYOUTS)
+ROOT = Path(__file__).resolve().parents[2]
 
 
 class Shown(HTMLParser):
@@ -108,3 +110,14 @@ def test_printed_numbers():
     for (dataset, rate), part in table.groupby(["dataset", "noise_rate"]):
         values = part.set_index("metric")["value"].astype(float)
         assert values[list(RECALLS[:-1])].sum() == pytest.approx(values["rsum"], abs=0.11), (dataset, rate)
+
+
+def test_the_index_leads_to_every_table_and_to_the_figures_that_captions_name():
+    cells = [(paper.text, number.text, here.link) for (paper, number), (_, here) in ncbook.index_table().rows]
+    linked = {link for _, _, link in cells}
+    for (paper, table), layout in ncbook.LAYOUTS.items():
+        page = f"results_{paper.lower().replace('-', '_')}"
+        assert f"{page}.html#{layout.slug}" in linked
+        assert f'\\"{paper}\\", \\"{table}\\"' in (ROOT / "notebooks" / f"{page}.ipynb").read_text("utf8")
+    assert ("L2RM", "Fig. 5", "l2rm.html") in cells
+    assert ("OMIT", "Fig. 6", "omit.html") in cells  # of a caption that names two
