@@ -134,4 +134,4 @@ clean: ## remove the built pages, the live run and caches
 	find nclib tests book -name __pycache__ -type d -prune -exec rm -rf {} +
 
 distclean: clean ## also remove the environment
-	rm -rf "$(VENV)" nclib.egg-info
+	rm -rf "$(VENV)" noisy_correspondence.egg-info
