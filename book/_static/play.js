@@ -23,6 +23,19 @@
     },
     plan: (play, data) => {
       const cells = [...play.querySelectorAll("td")];
+      const pictures = [...play.querySelectorAll("tbody th img")];
+      const captions = [...play.querySelectorAll("ol li")];
+      const pair = play.querySelector(".nc-pair");
+      pair.hidden = false;
+      play.querySelector("tbody").addEventListener("pointerover", ({ target }) => {
+        const k = cells.indexOf(target.closest("td"));
+        if (k < 0) return;
+        const [row, column] = [Math.floor(k / captions.length), k % captions.length];
+        const img = pictures[row].cloneNode();
+        const mass = parseInt(cells[k].style.getPropertyValue("--nc-mass"), 10);
+        const kind = row === column ? "the given pair, forbidden" : cells[k].className ? "a true partner" : "not a partner";
+        pair.replaceChildren(img, `${captions[column].textContent} (${kind}; ${mass}% of the picture's mass)`);
+      });
       return ({ network, lam, rho }) => {
         data.plans[network][lam][rho].split(" ").forEach((mass, k) => cells[k].style.setProperty("--nc-mass", `${mass}%`));
         return data.said[network][lam][rho];

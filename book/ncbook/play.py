@@ -195,8 +195,10 @@ def plan(
     )
     listed = "".join(f"<li>{html.escape(c)}</li>" for c in captions)
     table = f"<table><caption>{words}</caption><thead><tr><th></th>{head}</tr></thead>"
+    pair = '<p class="nc-pair" hidden>Point at a cell, or touch it, to see its pair.</p>'
     picture = (
-        f'<div class="nc-play-plan-box">{table}<tbody>{"".join(body)}</tbody></table><ol>{listed}</ol></div>'
+        f'<div class="nc-play-plan-box">{table}<tbody>{"".join(body)}</tbody></table>'
+        f"<div><ol>{listed}</ol>{pair}</div></div>"
     )
     values = {
         "lams": list(lams), "rhos": list(rhos), "said": said,

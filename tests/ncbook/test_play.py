@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from ncbook import play
+from ncbook.chapters import inside
 
 from nclib import data, ot
 
@@ -56,6 +57,12 @@ def test_plan_moves_the_mass_and_counts_true_partners():
     assert "by chance 10%" in shown.said
     assert shown.picture.count("nc-given") == 5
     assert shown.picture.count("nc-true") == 2
+    assert shown.picture.count('<p class="nc-pair" hidden>') == 1  # the script fills it
+
+
+def test_a_network_that_is_not_stored_is_named(capsys):
+    assert inside.stored_plan("l2rm", "ncr") is None
+    assert capsys.readouterr().out == "no stored networks of ncr: make demo makes them\n"
 
 
 def test_search_ranks_by_the_given_scores(split):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,13 +13,15 @@ from matplotlib.figure import Figure
 from sklearn.manifold import TSNE
 
 from ncbook import play
-from ncbook.chapters import Finished
+from ncbook.chapters import Finished, finished
+from ncbook.demo import stored_runs
 from nclib import plots
 from nclib.data import Split
 from nclib.runs import TrainedModel
 
 RATES = (0.0, *(np.arange(2, 8) / 8))  # of eight pictures; one alone cannot move
 LAMS, RHOS = (0.003, 0.01, 0.03, 0.1, 0.3), (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+NAMES = {"l2rm": "L2RM", "plain": "triplet", "rcl": "RCL"}  # of methods whose networks are stored
 BATCH, CHAIN = 12, 8  # wrong pairs of the plan, and those of them that hold each other's partners
 
 
@@ -137,6 +140,15 @@ def plan_slider(runs: Mapping[str, Finished], seed: int) -> play.Play:
     costs = {name: 1 - torch.as_tensor(_score(r, images, texts)) for name, r in runs.items()}
     pictures = [play.thumbnail(train, int(given[p])) for p in rows]
     return play.plan(costs, pictures, texts, partner, lams=LAMS, rhos=RHOS, lam=0.01, rho=0.4)
+
+
+def stored_plan(*methods: str) -> play.Play | None:
+    """Show plans of twelve wrong training pairs by the stored networks of some methods."""
+    runs = {r.settings["method"]: r for r in stored_runs() if Path(r.folder).parent.name == "inside"}
+    if missing := [method for method in methods if method not in runs]:
+        print(f"no stored networks of {', '.join(missing)}: make demo makes them")
+        return None
+    return plan_slider({NAMES[method]: finished(runs[method]) for method in methods}, 0)
 
 
 def search_box(runs: Mapping[str, Finished], seed: int, n: int = 10) -> play.Play:
