@@ -19,7 +19,7 @@ import sys
 import time
 from pathlib import Path
 
-import mutate
+import mutants
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "golden")]
@@ -38,14 +38,14 @@ LIMIT = 20.0  # seconds of computing for one entry; what runs for ever is notice
 SAME, CHANGED, NOTICED = 0, 1, 2  # exit statuses of a fork
 
 
-def judged(mutant: mutate.Mutant, name: str, known: dict[str, str], references: dict) -> int:
+def judged(mutant: mutants.Mutant, name: str, known: dict[str, str], references: dict) -> int:
     """Run an entry under a mutant, in a fork; return SAME, CHANGED or NOTICED."""
     if child := os.fork():
-        status = mutate.status(child)
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         return status if status in (SAME, CHANGED) else NOTICED  # a signal, an error
     signal.setitimer(signal.ITIMER_PROF, LIMIT)
     try:
-        mutant.apply(mutate.imported_from(ROOT / "nclib"))
+        mutant.apply(mutants.imported_from(ROOT / "nclib"))
         trace = trace_of(name, EVERY[name])
         said, _ = differences(references[name], trace.values)
         os._exit(NOTICED if said else SAME if trace.bits.hexdigest() == known[name] else CHANGED)
@@ -65,7 +65,7 @@ def main() -> None:
     parser.add_argument("--match", default="", help="only files with this text in their path")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    mutate.AREAS["golden"] = PATTERNS, ()
+    mutants.AREAS["golden"] = PATTERNS, ()
     references, seconds, known = stored()["entries"], {}, {}
     called: dict[str, list[str]] = {}
     for name, entry in EVERY.items():
@@ -74,9 +74,9 @@ def main() -> None:
         known[name] = trace_of(name, entry).bits.hexdigest()
         profile.disable()
         seconds[name] = time.process_time() - started
-        for function in set(mutate.called(profile, ROOT, ("nclib",))):
+        for function in set(mutants.called(profile, ROOT, ("nclib",))):
             called.setdefault(function, []).append(name)
-    every = [m for m in mutate.mutants("golden") if options.match in str(m.path)]
+    every = [m for m in mutants.mutants("golden") if options.match in str(m.path)]
     random.Random(options.seed).shuffle(every)
     counted = noticed = drawn = 0
     for mutant in every:

@@ -120,22 +120,6 @@ def test_resumed_run_equals_one_that_never_stopped(tmp_path, method, stop_after_
     assert final_bits(resumed) == final_bits(whole)
 
 
-def test_a_checkpoint_of_other_settings_is_refused(tmp_path):
-    settings = resolve("mrl", **TINY, out=str(tmp_path))
-    trainer = experiment_of(settings.method).load(settings, tmp_path / "x", torch.device("cpu")).trainer
-    trainer.fit(progress=False)
-    settings = resolve("mrl", **{**TINY, "lr": 0.5}, out=str(tmp_path))
-    other = experiment_of("mrl").load(settings, tmp_path / "x", torch.device("cpu")).trainer
-    with pytest.raises(ValueError, match="other settings or code"):
-        other.fit(progress=False)
-
-
-def test_selected_epoch_is_the_first_best_on_validation(tmp_path):
-    record = run(tmp_path, "mrl", epochs=6)
-    values = [row["val_map_avg"] for row in record.curves]
-    assert record.best_epoch == int(np.argmax(values)) + 1
-
-
 def test_rate_falls_as_a_cosine_or_stays(tmp_path):
     falling = [row["lr"] for row in run(tmp_path, "mrl").curves]
     expected = [1e-3 * 0.5 * (1 + np.cos(np.pi * e / 4)) for e in range(4)]
@@ -362,13 +346,3 @@ def test_elr_targets_move_twice_when_evaluation_writes_too(tmp_path):
         trainer.fit(progress=False)
     assert once.method.targets[0].sum(1).mean().item() == pytest.approx(1 - 0.9**4, abs=1e-5)
     assert twice.method.targets[0].sum(1).mean().item() == pytest.approx(1 - 0.9**8, abs=1e-5)
-
-
-def test_best_weights_lie_in_the_checkpoint_of_their_epoch(tmp_path):
-    record = run(tmp_path, "mrl", epochs=5)
-    saved = checkpoint.load(Path(record.folder) / "checkpoint.safetensors")
-    assert saved["best"]["epoch"] == record.best_epoch
-    trainer = nclib.open_run(record).trainer
-    state = {k: v.cpu() for k, v in trainer.network.state_dict().items()}
-    assert checkpoint.digest(state) == checkpoint.digest(saved["best"]["weights"])
-    assert [p.name for p in Path(record.folder).glob("*.safetensors")] == ["checkpoint.safetensors"]

@@ -1,9 +1,11 @@
 """Co-teaching: divisions, the exchange, and what happens when a division finds nothing or everything."""
 
 import warnings
+from functools import partial
 
 import numpy as np
 import pytest
+import tiny
 import torch
 
 import nclib
@@ -173,20 +175,11 @@ def test_report_is_the_mean_of_both_and_unknown_where_one_is():
 
 # -------------------------------------------------------------------------------------------- in a real run
 
-TINY = {
-    "dataset": "planted",
-    "model": "vse",
-    "batch_size": 16,
-    "warmup_epochs": 1,
-    "epochs": 1,
-    "progress": False,
-    "data_options": {"n_train": 32, "n_val": 8, "n_test": 8},
-    "model_options": {"embed_dim": 16, "word_dim": 8},
-}
+run = partial(tiny.run, epochs=1, data_options=tiny.SMALLER)
 
 
 def test_kept_arrays_are_what_the_record_reports(tmp_path):
-    record = nclib.run("ncr", **TINY, mrate=0.4, out=str(tmp_path))
+    record = run("ncr", tmp_path)
     trainer = nclib.open_run(record).trainer
     kept = epoch_arrays(record.folder)[2]
     truth = trainer.pairs.truth().matched
@@ -207,7 +200,7 @@ def test_division_that_finds_everything_clean(method, tmp_path, monkeypatch):
         return Division(values, p, threshold_division(p), torch.zeros(200, 3))
 
     monkeypatch.setattr(CoTeaching, "posterior", everything)
-    record = nclib.run(method, **TINY, mrate=0.4, out=str(tmp_path))
+    record = run(method, tmp_path)
     assert record.diagnostics["called_matched"] == 160
     assert record.curves[-1]["steps"] == 2 * 10  # 158 clean pairs for each network
 
@@ -225,8 +218,8 @@ def test_division_that_finds_nothing_or_less_than_a_batch(method, n_clean, tmp_p
         warnings.filterwarnings("ignore", message=".*does not train in this epoch")
         if n_clean < 2:
             with pytest.raises(ValueError, match="no steps for network 0 in all 1 epochs after warm-up"):
-                nclib.run(method, **TINY, mrate=0.4, out=str(tmp_path))
+                run(method, tmp_path)
             return
-        record = nclib.run(method, **TINY, mrate=0.4, out=str(tmp_path))
+        record = run(method, tmp_path)
     assert record.curves[-1]["steps"] == 2
     assert record.diagnostics["called_matched"] == n_clean

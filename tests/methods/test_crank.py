@@ -1,12 +1,12 @@
 """CRANK against literal loops and its limits: no wrong pair, many, tiny batches; exact resume."""
 
 import math
+from functools import partial
 
 import pytest
+import tiny
 import torch
-from tiny import trainer_of
 
-import nclib
 from nclib import losses
 from nclib.common.tokens import Tokens
 from nclib.methods import Batch
@@ -15,18 +15,6 @@ from nclib.methods.crank import LEAST_COUNT, counted_share, pair_scores, rank_we
 from nclib.methods.parts.views import partial_view
 from nclib.models.vse import VSE
 from nclib.noise import GaussianMixture1d
-
-TINY = {
-    "dataset": "planted",
-    "model": "vse",
-    "mrate": 0.4,
-    "batch_size": 16,
-    "warmup_epochs": 2,
-    "epochs": 2,
-    "data_options": {"n_train": 64, "n_val": 20, "n_test": 20},
-    "model_options": {"embed_dim": 16, "word_dim": 8},
-    "progress": False,
-}
 
 
 def batch_of(lengths, n_regions=5):
@@ -136,8 +124,8 @@ def test_views_are_what_training_steps_see_and_nothing_else(method, tmp_path, mo
 
     monkeypatch.setattr(VSE, "encode_images", image_seen)
     monkeypatch.setattr(VSE, "encode_captions", caption_seen)
-    few = {"warmup_epochs": 1, "epochs": 1, "data_options": {"n_train": 24, "n_val": 8, "n_test": 8}}
-    nclib.run(method, **{**TINY, **few}, drop=0.5, out=str(tmp_path))
+    few = {"n_train": 24, "n_val": 8, "n_test": 8}
+    tiny.run(method, tmp_path, epochs=1, data_options=few, drop=0.5)
     whole = seen[False]
     assert seen[True] == {(kind, n - int(0.5 * (n if kind == "regions" else n - 2))) for kind, n in whole}
 
@@ -146,7 +134,7 @@ def test_views_are_what_training_steps_see_and_nothing_else(method, tmp_path, mo
 
 
 def test_two_networks_rank_by_their_mean_score_and_train_with_the_same_weights(tmp_path):
-    trainer = trainer_of("crank_plus", tmp_path, warmup_epochs=2)
+    trainer = tiny.trainer_of("crank_plus", tmp_path, warmup_epochs=2)
     method, trainer.epoch = trainer.method, 2
     single = [trainer.per_pair(lambda S: pair_scores(S, 0.07), network=k) for k in (0, 1)]
     score = trainer.each_pair(lambda batch: method._scores(trainer, batch))
@@ -166,7 +154,7 @@ def test_two_networks_rank_by_their_mean_score_and_train_with_the_same_weights(t
 
 
 def test_held_out_pairs_are_counted_against_wrong_pairs_of_their_own(tmp_path):
-    trainer = trainer_of("crank", tmp_path, kappa=0.4)
+    trainer = tiny.trainer_of("crank", tmp_path, kappa=0.4)
     method = trainer.method
     held = (~method._trained(trainer)).nonzero()[:, 0]
     seen = []
@@ -186,7 +174,7 @@ def test_held_out_pairs_are_counted_against_wrong_pairs_of_their_own(tmp_path):
 
 @pytest.mark.parametrize("method", ["crank", "crank_plus"])
 def test_a_mixture_of_the_losses_stands_in_place_of_count_and_rank(method, tmp_path):
-    trainer = trainer_of(method, tmp_path, warmup_epochs=0, select="mixture")
+    trainer = tiny.trainer_of(method, tmp_path, warmup_epochs=0, select="mixture")
     trainer.method.begin_training(trainer)
     batches = trainer.method.begin_epoch(trainer)
     every = [
@@ -195,20 +183,20 @@ def test_a_mixture_of_the_losses_stands_in_place_of_count_and_rank(method, tmp_p
     expected = divide(torch.stack(every).mean(0), GaussianMixture1d.published()).p_clean
     assert torch.allclose(trainer.method.weight.double(), expected, atol=1e-5)
     assert 0 < sum(len(batch) for batch in batches) < trainer.n_pairs
-    record = nclib.run(method, **{**TINY, "epochs": 1}, select="mixture", out=str(tmp_path / "run"))
+    record = tiny.run(method, tmp_path / "run", epochs=1, select="mixture")
     assert record.curves[-1]["loss_infonce_rce"] > 0
 
 
 def test_counting_needs_a_warm_up(tmp_path):
     with pytest.raises(ValueError, match="counts the wrong pairs by what warm-up has learned"):
-        nclib.run("crank", **{**TINY, "warmup_epochs": 0}, out=str(tmp_path))
+        tiny.run("crank", tmp_path, warmup_epochs=0)
 
 
 @pytest.mark.filterwarnings("ignore:.*warm-up goes on")
 def test_held_out_pairs_do_not_train_in_warm_up(tmp_path):
-    values = {**TINY, "batch_size": 320, "warmup_epochs": 1, "epochs": 1}
-    record = nclib.run("crank", **values, out=str(tmp_path / "a"))
-    everything = nclib.run("crank", **values, held=0.5, out=str(tmp_path / "b"))
+    run = partial(tiny.run, "crank", batch_size=200, epochs=1)
+    record = run(tmp_path / "a")
+    everything = run(tmp_path / "b", held=0.5)
     first = [r.curves[0]["loss_gce"] for r in (record, everything)]
     assert first[0] != first[1]
 
@@ -217,7 +205,7 @@ def test_warm_up_goes_on_while_all_pairs_are_counted_as_wrong(tmp_path, monkeypa
     counted = iter([1.0, 0.97, 0.3])
     monkeypatch.setattr("nclib.methods.crank.counted_share", lambda *scores: next(counted))
     with pytest.warns(UserWarning, match="as wrong after epoch"):
-        record = nclib.run("crank", **{**TINY, "warmup_epochs": 1, "epochs": 3}, out=str(tmp_path))
+        record = tiny.run("crank", tmp_path, epochs=3)
     trained = [[key for key in epoch if key.startswith("loss_")] for epoch in record.curves]
     assert trained == [["loss_gce"]] * 3 + [["loss_infonce_rce", "loss_stable"]]
     assert record.diagnostics["counted_share"] == 0.3
@@ -225,7 +213,7 @@ def test_warm_up_goes_on_while_all_pairs_are_counted_as_wrong(tmp_path, monkeypa
 
 
 def test_the_stable_terms_are_those_of_sps_on_the_view(tmp_path):
-    trainer = trainer_of("crank", tmp_path, stable=2.0, drop=0.0)
+    trainer = tiny.trainer_of("crank", tmp_path, stable=2.0, drop=0.0)
     method, batch = trainer.method, next(iter(trainer.batches(purpose="test")))
     method.weight = torch.ones(trainer.n_pairs)
     terms = method.step(trainer, batch)

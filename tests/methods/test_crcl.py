@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tiny
 import torch
+from tiny import SCORES as S
 
 from nclib import methods
 from nclib.methods import Batch
@@ -14,10 +15,6 @@ from nclib.methods.crcl import active_complementary, match_probability, refined
 from nclib.runs import epoch_arrays, resolve
 from nclib.runs.pair_trainer import PairTrainer
 
-S = torch.tensor(
-    [[0.82, 0.31, 0.12, 0.25], [0.28, 0.35, 0.47, 0.09], [0.15, 0.22, 0.76, 0.33], [0.05, 0.41, 0.18, 0.54]],
-    dtype=torch.float64,
-)
 ONES = torch.ones(4, dtype=torch.float64)
 run = partial(tiny.run, "crcl", warmup_epochs=0, epochs=5, lr=5e-3)
 trainer_of = partial(tiny.trainer_of, "crcl", warmup_epochs=0, epochs=5, lr=5e-3)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tiny
 import torch
+from tiny import SCORES as S
 
 from nclib import losses, methods
 from nclib.methods.coteaching import Division
@@ -16,10 +17,6 @@ from nclib.methods.ncr import rectified_label
 from nclib.noise import GaussianMixture1d
 from nclib.runs import epoch_arrays, resolve
 
-S = torch.tensor(
-    [[0.82, 0.31, 0.12, 0.25], [0.28, 0.35, 0.47, 0.09], [0.15, 0.22, 0.76, 0.33], [0.05, 0.41, 0.18, 0.54]],
-    dtype=torch.float64,
-)
 Y = torch.tensor([0.95, 0.55, 0.9, 0.4], dtype=torch.float64)
 FORTH = [
     [0.95, 0.022794, 0.008824, 0.018382],

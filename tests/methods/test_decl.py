@@ -5,10 +5,10 @@ import math
 
 import numpy as np
 import pytest
+import tiny
 import torch
 from torch.distributions import Dirichlet, kl_divergence
 
-import nclib
 from nclib import methods
 from nclib.methods import Batch, Truth
 from nclib.methods.decl import (
@@ -22,17 +22,6 @@ from nclib.methods.decl import (
 from nclib.runs import resolve
 
 R = torch.tensor([[0.9, 0.1, -0.3], [0.2, 0.4, -0.1], [-0.5, 0.3, 0.7]], dtype=torch.float64)
-TINY = {
-    "dataset": "planted",
-    "model": "saf",
-    "mrate": 0.4,
-    "batch_size": 16,
-    "warmup_epochs": 1,
-    "epochs": 2,
-    "data_options": {"n_train": 64, "n_val": 20, "n_test": 20},
-    "model_options": {"embed_dim": 16, "sim_dim": 8, "word_dim": 8},
-    "progress": False,
-}
 
 
 def targets(*labels):
@@ -259,12 +248,10 @@ def test_nothing_predicted_to_match_and_batches_smaller_than_the_hardness(size):
 
 def test_a_last_batch_without_enough_negatives_is_left_out_of_training_only(tmp_path):
     steps = {}
-    for size in (63, 62):  # of 320 pairs a last batch of 5 and of 10
-        record = nclib.run(
-            "decl", **{**TINY, "model": "vse", "batch_size": size, "epochs": 1}, out=str(tmp_path)
-        )
+    for size in (39, 38):  # of 200 pairs a last batch of 5 and of 10
+        record = tiny.run("decl", tmp_path, batch_size=size, epochs=1)
         steps[size] = [row["steps"] for row in record.curves]
-    assert steps == {63: [6, 5], 62: [6, 6]}
+    assert steps == {39: [6, 5], 38: [6, 6]}
 
 
 def test_a_run_in_which_every_pair_is_called_mismatched(tmp_path, monkeypatch):
@@ -273,7 +260,7 @@ def test_a_run_in_which_every_pair_is_called_mismatched(tmp_path, monkeypatch):
         return zero, zero, zero + 2
 
     monkeypatch.setattr("nclib.methods.decl.correspondence", nothing)
-    record = nclib.run("decl", **{**TINY, "model": "vse"}, out=str(tmp_path))
+    record = tiny.run("decl", tmp_path)
     assert [row["loss_hinge"] for row in record.curves[1:]] == [0, 0]
     assert record.diagnostics["called_matched"] == 0
     assert record.diagnostics["division_precision"] is None

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tiny
 import torch
+from tiny import SCORES as S
 
 from nclib import losses, methods, models
 from nclib.common.tokens import Tokens
@@ -15,10 +16,6 @@ from nclib.methods.gsc import own_similarities, predictions, structure
 from nclib.methods.parts.anchors import global_vectors
 from nclib.runs import epoch_arrays
 
-S = torch.tensor(
-    [[0.82, 0.31, 0.12, 0.25], [0.28, 0.35, 0.47, 0.09], [0.15, 0.22, 0.76, 0.33], [0.05, 0.41, 0.18, 0.54]],
-    dtype=torch.float64,
-)
 OMEGA = torch.tensor([1, 0.6, 0.9, 0.3], dtype=torch.float64)
 G_V = torch.tensor(
     [[1.2, 0.3, -0.5, 0.1], [0.3, 1, 0.2, -0.4], [-0.5, 0.2, 1.1, 0.6], [0.1, -0.4, 0.6, 0.9]],

@@ -8,6 +8,7 @@ import pytest
 import tiny
 import torch
 import torch.nn.functional as F
+from tiny import SCORES as S
 
 import nclib
 from nclib import losses, methods, models
@@ -19,10 +20,6 @@ from nclib.methods.parts.neighbours import KEPT, NeighbourLog, Queue
 from nclib.methods.parts.vectors import Centred, centred, draws, width_of
 from nclib.runs import epoch_arrays
 
-S = torch.tensor(
-    [[0.82, 0.31, 0.12, 0.25], [0.28, 0.35, 0.47, 0.09], [0.15, 0.22, 0.76, 0.33], [0.05, 0.41, 0.18, 0.54]],
-    dtype=torch.float64,
-)
 IMAGES = torch.tensor([[1, 0, 0.1], [0.9, 0.3, 0], [0.2, 1, 0.1]])
 CAPTIONS = torch.tensor([[0.9, 0.1, 0.2], [0.8, 0.4, 0.1], [0.1, 0.9, 0.3]])
 H = torch.tensor([[1, 0, 0, 0.2], [0.9, 0.3, 0, 0], [0, 1, 0, 0]])

@@ -1,10 +1,13 @@
 """L2RM against worked numbers, the exact linear program, and its own corner cases."""
 
 import contextlib
+from functools import partial
 
 import numpy as np
 import pytest
+import tiny
 import torch
+from tiny import SCORES as S
 
 import nclib
 from nclib import losses, methods
@@ -13,12 +16,9 @@ from nclib.methods.l2rm import CostNetwork
 from nclib.methods.parts.rematching import RematchLog
 from nclib.noise import BetaMixture, auc
 from nclib.ot import partial_exact
-from nclib.runs import epoch_arrays, experiment_of, resolve
+from nclib.runs import epoch_arrays
 
-S = torch.tensor(
-    [[0.82, 0.31, 0.12, 0.25], [0.28, 0.35, 0.47, 0.09], [0.15, 0.22, 0.76, 0.33], [0.05, 0.41, 0.18, 0.54]],
-    dtype=torch.float64,
-)
+PAIRS_320 = {"n_train": 64, "n_val": 16, "n_test": 16}
 PLAN = torch.tensor(
     [
         [0, 0.00409967, 7.81084e-05, 0.00137171],
@@ -150,8 +150,7 @@ def test_the_cost_is_learned_from_up_to_a_tenth_of_known_pairs_among_unrelated_o
 
 @pytest.mark.parametrize(("matched", "rematched"), [(16, True), (40, True), (304, True), (305, False)])
 def test_a_full_batch_of_each_kind_is_enough(matched, rematched, tmp_path, monkeypatch):
-    settings = resolve("l2rm", **{k: v for k, v in TINY.items() if k != "progress"}, cost_lr=1e-4)
-    trainer = experiment_of("l2rm").load(settings, tmp_path, torch.device("cpu")).trainer
+    trainer = tiny.trainer_of("l2rm", tmp_path, data_options=PAIRS_320, cost_lr=1e-4)
     method = trainer.method
     method.begin_training(trainer)
     p = torch.full((320,), 0.5)  # the threshold itself: not matched
@@ -230,31 +229,22 @@ def test_plans_that_move_everything_say_nothing_of_other_rows():
     assert found == {"top_moved": pytest.approx(1), "entropy_moved": pytest.approx(0, abs=1e-6)}
 
 
-TINY = {
-    "dataset": "planted",
-    "model": "vse",
-    "batch_size": 16,
-    "warmup_epochs": 1,
-    "epochs": 1,
-    "progress": False,
-    "data_options": {"n_train": 64, "n_val": 16, "n_test": 16},
-    "model_options": {"embed_dim": 16, "word_dim": 8},
-}
+run = partial(tiny.run, "l2rm", mrate=0.5, epochs=1, data_options=PAIRS_320)
 
 
 def test_too_few_mismatched_pairs_are_told_and_training_goes_on(tmp_path):
     with pytest.warns(UserWarning, match="do not fill a batch of 16; nothing is rematched"):
-        record = nclib.run("l2rm", **TINY, mrate=0.0, threshold=1e-6, out=str(tmp_path))
+        record = run(tmp_path, mrate=0.0, threshold=1e-6)
     assert "loss_rematch" not in record.curves[-1]
 
 
 def test_too_few_matched_pairs_stop_with_advice(tmp_path):
     with pytest.raises(RuntimeError, match=r"calls only \d+ of 320 pairs matched.*longer warm-up"):
-        nclib.run("l2rm", **{**TINY, "batch_size": 64}, threshold=0.998, mrate=0.5, out=str(tmp_path))
+        run(tmp_path, batch_size=64, threshold=0.998)
 
 
 def test_costs_and_losses_are_scored_as_signs_of_a_mismatch(tmp_path):
-    record = nclib.run("l2rm", **TINY, mrate=0.5, out=str(tmp_path))
+    record = run(tmp_path)
     kept, trainer = epoch_arrays(record.folder)[2], nclib.open_run(record).trainer
     matched = trainer.pairs.truth().matched
     found = record.diagnostics
@@ -262,6 +252,6 @@ def test_costs_and_losses_are_scored_as_signs_of_a_mismatch(tmp_path):
     assert found["auc_split"] == pytest.approx(auc(-kept["loss"], matched))  # scaling keeps the order
     assert found["cost_matched"] == pytest.approx(kept["cost"][matched].mean())
     assert found["auc_infonce"] != found["auc_split"]
-    other = nclib.run("l2rm", **TINY, cost="cosine", mrate=0.0, out=str(tmp_path))
+    other = run(tmp_path, cost="cosine", mrate=0.0)
     assert "auc_cost" not in other.diagnostics
     assert other.diagnostics["auc_split"] is None  # nothing is mismatched

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tiny
 import torch
+from tiny import SCORES as S
 
 import nclib
 from nclib import losses, models
@@ -15,10 +16,6 @@ from nclib.models import similarity_matrix
 from nclib.noise import beta_moments
 from nclib.runs import epoch_arrays
 
-S = torch.tensor(
-    [[0.82, 0.31, 0.12, 0.25], [0.28, 0.35, 0.47, 0.09], [0.15, 0.22, 0.76, 0.33], [0.05, 0.41, 0.18, 0.54]],
-    dtype=torch.float64,
-)
 NEGATIVE, POSITIVE = np.array([0.05, 0.1, 0.15, 0.3]), np.array([0.6, 0.75, 0.85, 0.9])
 SCORES = torch.tensor([0.08, 0.12, 0.2, 0.35, 0.55, 0.7, 0.8, 0.95], dtype=torch.float64)
 

@@ -1,18 +1,15 @@
 """NCR against worked numbers, naive loops, and the order of its two steps."""
 
 import pytest
+import tiny
 import torch
+from tiny import SCORES as S
 
-import nclib
 from nclib import losses, methods
 from nclib.methods import Batch
 from nclib.methods.coteaching import Division
 from nclib.methods.ncr import predicted_correspondence, rectified_label
 
-S = torch.tensor(
-    [[0.82, 0.31, 0.12, 0.25], [0.28, 0.35, 0.47, 0.09], [0.15, 0.22, 0.76, 0.33], [0.05, 0.41, 0.18, 0.54]],
-    dtype=torch.float64,
-)
 W = torch.tensor([0.95, 0.55, 0.9, 0.7], dtype=torch.float64)
 LABEL = torch.tensor([1, 0.735625, 1, 0.986875], dtype=torch.float64)
 
@@ -151,19 +148,8 @@ def test_without_noisy_pairs_there_is_one_step():
 
 # --------------------------------------------------------------------------------------------- in real runs
 
-TINY = {
-    "dataset": "planted",
-    "model": "vse",
-    "batch_size": 16,
-    "warmup_epochs": 1,
-    "epochs": 3,
-    "progress": False,
-    "data_options": {"n_train": 32, "n_val": 8, "n_test": 8},
-    "model_options": {"embed_dim": 16, "word_dim": 8},
-}
-
 
 def test_noisy_loss_enters_in_the_second_half(tmp_path):
-    record = nclib.run("ncr", **TINY, mrate=0.5, out=str(tmp_path))
+    record = tiny.run("ncr", tmp_path, epochs=3, data_options=tiny.SMALLER)
     assert ["loss_noisy" in row for row in record.curves] == [False, False, True, True]
     assert {"auc", "ece", "division_precision", "called_matched"} <= set(record.diagnostics)

@@ -4,15 +4,12 @@ import math
 
 import pytest
 import torch
+from tiny import SCORES as S
 
 from nclib import losses, methods
 from nclib.methods import Batch
 from nclib.methods.rcl import COMPLEMENTARY, complementary, draw_negatives
 
-S = torch.tensor(
-    [[0.82, 0.31, 0.12, 0.25], [0.28, 0.35, 0.47, 0.09], [0.15, 0.22, 0.76, 0.33], [0.05, 0.41, 0.18, 0.54]],
-    dtype=torch.float64,
-)
 WORKED = {
     0.05: {"log": 0.916625, "tan": 0.573172, "abs": 0.450762, "exp": 2.45249, "gce": 0.772713},
     0.1: {"log": 0.677820, "tan": 0.547962, "abs": 0.504087, "exp": 2.43759, "gce": 0.634239},

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import tiny
 import torch
 
 import nclib
@@ -13,30 +14,14 @@ from nclib.methods.parts.replacing import ReplaceLog
 from nclib.methods.repair import half_replacement
 from nclib.models import CaptionEncoding, ImageEncoding
 from nclib.noise import rank_correlation, rank_correspondence, rank_labels
-from nclib.runs import checkpoint, epoch_arrays, experiment_of, resolve
-
-TINY = {
-    "dataset": "planted",
-    "model": "vse",
-    "mrate": 0.5,
-    "batch_size": 16,
-    "warmup_epochs": 1,
-    "epochs": 1,
-    "bank_size": 64,
-    "K": 5,
-    "progress": False,
-    "data_options": {"n_train": 32, "n_val": 8, "n_test": 8},
-    "model_options": {"embed_dim": 16, "word_dim": 8},
-}
-SMALL = {"embed_dim": 16, "sim_dim": 8, "word_dim": 8}
+from nclib.runs import checkpoint, epoch_arrays
 
 BANK_IMAGES = torch.tensor([[1, 0], [0.8, 0.6], [0, 1], [0.6, 0.8], [-0.6, 0.8]])
 BANK_TEXTS = torch.tensor([[0.9, 0.1], [0.5, 0.7], [0.1, 0.9], [0.85, 0.4], [-0.8, 0.5]])
 QUERY = torch.tensor([[0.7, 0.5]])
 
 
-def run(out, **values):
-    return nclib.run("repair", **{**TINY, **values}, out=str(out))
+SMALL_RUN = {"mrate": 0.5, "epochs": 1, "bank_size": 64, "K": 5, "data_options": tiny.SMALLER}
 
 
 # ------------------------------------------------------------------------------------------ worked numbers
@@ -171,7 +156,7 @@ def test_empty_bank_says_so():
 @pytest.mark.parametrize("name", models.available())
 def test_bank_gives_back_what_every_model_compares(name):
     torch.manual_seed(0)
-    net = models.build(name, feature_dim=6, vocab_size=30, n_regions=4, **SMALL).eval()
+    net = models.build(name, feature_dim=6, vocab_size=30, n_regions=4, **tiny.TINY["model_options"]).eval()
     ids = torch.randint(1, 30, (9, 7))
     lengths = (7, 3, 5, 1, 2, 7, 4, 6, 3)
     for row, length in enumerate(lengths):
@@ -197,8 +182,7 @@ def test_bank_gives_back_what_every_model_compares(name):
 
 def started(tmp_path, **values):
     """A trainer at its first training epoch, divided and labelled."""
-    settings = resolve("repair", **{**{k: v for k, v in TINY.items() if k != "progress"}, **values})
-    trainer = experiment_of(settings.method).load(settings, tmp_path, torch.device("cpu")).trainer
+    trainer = tiny.trainer_of("repair", tmp_path, **SMALL_RUN | values)
     trainer.epoch = 1
     trainer.method.begin_training(trainer)
     steps = trainer.method.begin_epoch(trainer)
@@ -397,7 +381,7 @@ def test_one_selected_pair_is_too_few(selected, tmp_path):
 
 
 def test_record_holds_what_replacing_did(tmp_path):
-    record = run(tmp_path, eta=0.6)
+    record = tiny.run("repair", tmp_path, **SMALL_RUN, eta=0.6)
     trainer = nclib.open_run(record).trainer
     truth, kept = trainer.pairs.truth(), epoch_arrays(record.folder)[2]
     found = record.diagnostics

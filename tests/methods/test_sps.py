@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tiny
 import torch
+from tiny import SCORES as S
 
 from nclib import losses, methods
 from nclib.methods.coteaching import Division
@@ -23,10 +24,6 @@ from nclib.methods.sps import (
 from nclib.noise import GaussianMixture1d
 from nclib.runs import epoch_arrays
 
-S = torch.tensor(
-    [[0.82, 0.31, 0.12, 0.25], [0.28, 0.35, 0.47, 0.09], [0.15, 0.22, 0.76, 0.33], [0.05, 0.41, 0.18, 0.54]],
-    dtype=torch.float64,
-)
 NOISY = torch.tensor([[0.9, 0.1], [0.2, 1.0], [0.6, 0.7]], dtype=torch.float64)
 SURE = torch.tensor([[1.0, 0.05], [0.1, 0.9], [0.7, 0.7]], dtype=torch.float64)
 TWINS = torch.tensor([[0.8, 0.8, 0.2], [0.7, 0.7, 0.1], [0.1, 0.1, 0.6]], dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""A small run that the tests of methods start from: a few drawn pairs, one warm-up epoch, two of training."""
+"""What tests of methods start from: a small run of a few drawn pairs, and the scores of worked numbers."""
 
 from __future__ import annotations
 
@@ -20,6 +20,10 @@ TINY: dict[str, Any] = {
     "data_options": {"n_train": 40, "n_val": 16, "n_test": 16},
     "model_options": {"embed_dim": 16, "sim_dim": 8, "word_dim": 8},
 }
+SCORES = torch.tensor(
+    [[0.82, 0.31, 0.12, 0.25], [0.28, 0.35, 0.47, 0.09], [0.15, 0.22, 0.76, 0.33], [0.05, 0.41, 0.18, 0.54]],
+    dtype=torch.float64,
+)
 SMALLER = {"n_train": 32, "n_val": 8, "n_test": 8}  # two batches, as data_options
 
 

@@ -1,11 +1,6 @@
-"""The loop: resume after a kill, determinism, selection, and errors before work starts."""
+"""The loop: selection, precision, what settings and noise decide, and errors before work starts."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -14,16 +9,13 @@ import torch
 
 import nclib
 from nclib import data, methods, models
-from nclib.common.options import make
 from nclib.noise import Mismatch
-from nclib.runs import checkpoint, epoch_arrays, experiment_of, pairs, resolve
-from nclib.runs.machine import choose_device
+from nclib.runs import epoch_arrays, experiment_of, pairs, resolve
 from nclib.runs.noisy_pairs import NoisyPairs
-from nclib.runs.options import PairSchedule
 
 TINY = {
     "dataset": "planted",
-    "model": "saf",  # has batch norm, so running statistics must survive too
+    "model": "saf",  # has batch norm
     "mrate": 0.4,
     "batch_size": 16,
     "warmup_epochs": 1,
@@ -42,54 +34,9 @@ def comparable(record):
     return json.dumps([record.metrics, record.diagnostics, record.best_epoch, curves], sort_keys=True)
 
 
-def weights(record):
-    saved = checkpoint.load(Path(record.folder) / "checkpoint.safetensors")
-    return checkpoint.digest({f"{i}{k}": v for i, n in enumerate(saved["networks"]) for k, v in n.items()})
-
-
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     return run(tmp_path_factory.mktemp("whole"))
-
-
-SCRIPT = """
-import sys, json, torch, nclib
-torch.set_num_threads({threads})
-nclib.run("l2rm", **json.loads(sys.argv[1]))
-"""
-
-
-@pytest.mark.slow
-def test_killed_in_the_middle_of_an_epoch_and_resumed_equals_never_stopped(finished, tmp_path):
-    arguments = json.dumps({**TINY, "out": str(tmp_path)})
-    script = SCRIPT.format(threads=torch.get_num_threads())
-    child = subprocess.Popen(
-        [sys.executable, "-u", "-c", script, arguments], stdout=subprocess.PIPE, text=True
-    )
-    line = ""
-    while "epoch  1" not in line:  # the first epoch is on disk, the second has begun
-        line = child.stdout.readline()
-        assert line, "the run ended early"
-    time.sleep(0.05)
-    os.kill(child.pid, signal.SIGKILL)
-    child.wait()
-    child.stdout.close()
-    assert not list(tmp_path.rglob("record.json"))
-    assert list(tmp_path.rglob("checkpoint.safetensors"))
-    resumed = run(tmp_path)
-    assert comparable(resumed) == comparable(finished)
-    assert weights(resumed) == weights(finished)
-    kept, again = epoch_arrays(finished.folder), epoch_arrays(resumed.folder)
-    assert kept.keys() == again.keys()
-    assert all(np.array_equal(kept[e][k], again[e][k]) for e in kept for k in kept[e])
-
-
-@pytest.mark.slow
-def test_same_seed_same_result_other_seed_other_result(finished, tmp_path):
-    state = torch.get_rng_state()
-    assert comparable(run(tmp_path / "a")) == comparable(finished)
-    assert torch.equal(torch.get_rng_state(), state)  # the global generator is left alone
-    assert comparable(run(tmp_path / "b", seed=1)) != comparable(finished)
 
 
 def test_record_holds_what_a_table_needs(finished):
@@ -218,8 +165,7 @@ def test_bf16_trains_and_differs(finished, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("model", models.available())
 def test_bf16_is_for_the_forward_pass_only(model, tmp_path):
-    settings = resolve("plain", **{**TINY, "model": model, "epochs": 0, "precision": "bf16"})
-    trainer = experiment_of(settings.method).load(settings, tmp_path, torch.device("cpu")).trainer
+    trainer = start_of("plain", tmp_path, model=model, epochs=0, precision="bf16")
     batch = trainer.batch(torch.arange(9))
     for logits in (False, True):
         assert trainer.similarity(batch, logits=logits).dtype == torch.float32
@@ -268,13 +214,10 @@ def test_fingerprint_ignores_place_and_device_but_not_settings():
 
 
 def test_checkpoint_of_other_settings_is_refused(tmp_path):
-    settings = resolve("plain", **{**TINY, "epochs": 0}, out=str(tmp_path))
-    trainer = experiment_of(settings.method).load(settings, tmp_path, torch.device("cpu")).trainer
-    trainer.fit(progress=False)
-    other = resolve("plain", **{**TINY, "epochs": 0}, out=str(tmp_path), lr=0.5)
-    trainer = experiment_of("plain").load(other, tmp_path, torch.device("cpu")).trainer
+    start_of("plain", tmp_path, epochs=0).fit(progress=False)
+    other = start_of("plain", tmp_path, epochs=0, lr=0.5)
     with pytest.raises(ValueError, match="other settings or code"):
-        trainer.fit(progress=False)
+        other.fit(progress=False)
 
 
 def test_diverging_run_says_so(tmp_path):
@@ -352,15 +295,8 @@ def test_web_pairs_are_not_judged(tmp_path, monkeypatch):
     monkeypatch.setattr(
         "nclib.runs.noisy_pairs.NoisyPairs.truth", lambda _: pytest.fail("asked for an unknown truth")
     )
-    settings = resolve("l2rm", **{**TINY, "epochs": 1}, out=str(tmp_path))
-    trainer = experiment_of(settings.method).load(settings, tmp_path, torch.device("cpu")).trainer
+    trainer = start_of("l2rm", tmp_path, epochs=1)
     trainer.pairs.truth_is_known = False
     assert "auc" not in trainer.fit(progress=False)[-1]
     web = resolve("l2rm", dataset="cc152k", preset="paper", data_options={"root": "x"})
     assert (web.run.mrate, web.method_options.mask) == (0.0, False)
-
-
-def test_schedule_and_device():
-    assert make(PairSchedule, {"lr": 1}).lr == 1.0
-    assert choose_device("cpu").type == "cpu"
-    assert choose_device().type in ("cpu", "cuda")
