@@ -119,61 +119,7 @@ def test_votes_equal_nested_loops():
     assert torch.allclose(correct.neighbour_vote(z, y, 7), expected)
 
 
-COST = t([[0.2, 1.5, 2.0], [0.4, 0.9, 1.7], [1.1, 0.3, 2.2], [1.6, 0.5, 0.8], [2.1, 1.3, 0.6]])
 UNIFORM = torch.full((3,), 1 / 3, dtype=torch.float64)
-
-
-@pytest.mark.parametrize(
-    ("s", "optimum", "plan"),
-    [
-        (0.2, 0.04, {(0, 0): 1}),
-        (0.5, 0.14, {(0, 0): 1, (1, 0): 0.5, (2, 1): 1}),
-        (0.8, 0.30, {(0, 0): 1, (1, 0): 2 / 3, (2, 1): 1, (3, 1): 2 / 3, (4, 2): 2 / 3}),
-        (
-            1.0,
-            0.473333,
-            {(0, 0): 1, (1, 0): 2 / 3, (1, 1): 1 / 3, (2, 1): 1, (3, 1): 1 / 3, (3, 2): 2 / 3, (4, 2): 1},
-        ),
-    ],
-)
-def test_progressive_transport_linear_program(s, optimum, plan):
-    exact = partial_exact(COST, s, None, UNIFORM)
-    expected = torch.zeros(5, 3, dtype=torch.float64)
-    for place, value in plan.items():
-        expected[place] = value
-    assert exact.value.item() == pytest.approx(optimum, abs=1e-6)
-    assert torch.allclose(5 * exact.plan, expected, atol=1e-6)
-
-
-@pytest.mark.parametrize("s", [0.2, 0.5, 0.8])
-def test_progressive_transport_approaches_the_linear_program(s):
-    exact = partial_exact(COST, s, None, UNIFORM)
-    smooth = label_transport(COST, s, UNIFORM, reg=1e-3)
-    assert smooth.value.item() == pytest.approx(float(exact.value), abs=2e-3)
-    assert smooth.mass.item() == pytest.approx(s, abs=1e-9)
-
-
-@pytest.mark.parametrize(
-    ("s", "reg", "value"),
-    [
-        (0.2, 0.05, 0.0476545), (0.5, 0.05, 0.148559), (0.8, 0.05, 0.303525),
-        (0.2, 0.5, 0.110970), (0.5, 0.5, 0.284556), (0.8, 0.5, 0.466337),
-    ],
-)  # fmt: skip
-def test_progressive_transport_smoothed(s, reg, value):
-    plan = label_transport(COST, s, UNIFORM, reg=reg)
-    assert plan.value.item() == pytest.approx(value, rel=1e-5)
-    assert plan.mass.item() == pytest.approx(s, abs=1e-9)
-
-
-def test_smoothed_plan():
-    expected = t(
-        [
-            [0.194633, 0, 0], [0.0798199, 7.41126e-6, 0], [0, 0.181880, 0], [0, 0.0310266, 0.000204818],
-            [0, 0, 0.0124286],
-        ]
-    )  # fmt: skip
-    assert torch.allclose(label_transport(COST, 0.5, UNIFORM, reg=0.05).plan, expected, atol=1e-6)
 
 
 def test_relation_scores_and_cost():

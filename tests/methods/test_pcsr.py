@@ -19,7 +19,7 @@ from nclib.methods.parts.classes import (
     steps_of,
 )
 from nclib.methods.parts.replacing import ReplaceLog
-from nclib.methods.pcsr import clean_labels, next_threshold
+from nclib.methods.pcsr import next_threshold
 from nclib.models import CaptionEncoding, ImageEncoding
 from nclib.noise import GaussianMixture1d
 from nclib.runs import epoch_arrays
@@ -59,18 +59,6 @@ def test_worked_robust_loss():
     assert found.mean().item() == pytest.approx(0.598095, abs=1e-6)
     almost = robust_cross_entropy(log_pi, torch.zeros(3, dtype=torch.int64), 1e-6)
     assert almost.tolist() == pytest.approx((-p.log()).tolist(), rel=1e-5)  # cross entropy
-
-
-def test_worked_labels():
-    w, w_c = torch.tensor([0.95, 0.55]), torch.tensor([0.9, 0.3])
-    assert (w + (1 - w) * w_c).tolist() == pytest.approx([0.995, 0.685])
-    assert clean_labels(w, w_c).tolist() == pytest.approx([0.995, 0.55])
-
-
-def test_worked_entropies():
-    log_pi = torch.tensor([[0.7, 0.2, 0.1], [0.1, 0.8, 0.1]], dtype=torch.float64).log()
-    assert entropy(log_pi, "sample").item() == pytest.approx(0.720425, abs=1e-6)
-    assert entropy(log_pi).item() == pytest.approx(0.943348, abs=1e-6)
 
 
 def test_classes_all_in_use_have_the_largest_entropy():

@@ -13,13 +13,8 @@ from nclib.methods.parts.bank import FeatureBank, encode, pooled
 from nclib.methods.parts.replacing import ReplaceLog
 from nclib.methods.repair import half_replacement
 from nclib.models import CaptionEncoding, ImageEncoding
-from nclib.noise import rank_correlation, rank_correspondence, rank_labels
+from nclib.noise import rank_correlation, rank_labels
 from nclib.runs import checkpoint, epoch_arrays
-
-BANK_IMAGES = torch.tensor([[1, 0], [0.8, 0.6], [0, 1], [0.6, 0.8], [-0.6, 0.8]])
-BANK_TEXTS = torch.tensor([[0.9, 0.1], [0.5, 0.7], [0.1, 0.9], [0.85, 0.4], [-0.8, 0.5]])
-QUERY = torch.tensor([[0.7, 0.5]])
-
 
 SMALL_RUN = {"mrate": 0.5, "epochs": 1, "bank_size": 64, "K": 5, "data_options": tiny.SMALLER}
 
@@ -31,15 +26,6 @@ def test_worked_margins_of_the_labels():
     y = rank_labels(torch.tensor([-0.2, 0.05, 0.1, 0.3, 0.45, 0.5, 0.6, 0.62, 0.7, 0.8]), -0.2, 0.8)
     expected = [0, 0.0034396, 0.00741159, 0.030475, 0.0589276, 0.0714881, 0.102743, 0.110147, 0.144421, 0.2]
     assert methods.build("repair")._margins(y).tolist() == pytest.approx(expected, rel=1e-5, abs=1e-7)
-
-
-def test_worked_half_replacement():
-    scores = torch.tensor([0.30, 0.55, 0.95, 0.62, 0.10])
-    entry = half_replacement(QUERY, BANK_TEXTS, lambda candidates: scores[candidates], 3)
-    assert entry.tolist() == [3]  # entry 2 scores best, but its caption is too far
-    assert half_replacement(QUERY, BANK_TEXTS, lambda candidates: scores[candidates], 9).tolist() == [2]
-    new = rank_correspondence(BANK_IMAGES[entry], QUERY, BANK_IMAGES, BANK_TEXTS)
-    assert new.correlation.item() == pytest.approx(0.9, abs=1e-6)
 
 
 def test_half_replacement_equals_a_plain_loop():

@@ -41,8 +41,7 @@ def started(tmp_path, **values):
 # ------------------------------------------------------------------------------------------ worked numbers
 
 
-def test_worked_losses_and_stability():
-    assert losses.info_nce(S, 0.07).mean().item() == pytest.approx(0.894965, abs=1e-6)
+def test_worked_stability():
     assert 25 * asymmetry(S).item() == pytest.approx(0.716250, abs=1e-6)
     cv = torch.tensor([[1, 0.4, 0.1, 0.2], [0.4, 1, 0.3, 0.1], [0.1, 0.3, 1, 0.5], [0.2, 0.1, 0.5, 1]])
     ct = torch.tensor([[1, 0.3, 0.2, 0.2], [0.3, 1, 0.1, 0], [0.2, 0.1, 1, 0.6], [0.2, 0, 0.6, 1]])

@@ -6,10 +6,9 @@ import pytest
 import torch
 from toy import layer_of_torch
 
-import nclib
 from nclib.common.tokens import Tokens
 from nclib.models import build
-from nclib.models.hrem import HREM, FragmentPooling, RelationLayer, SampleRelations, drawn_triplet
+from nclib.models.hrem import FragmentPooling, RelationLayer, drawn_triplet
 
 SIZES = {"feature_dim": 6, "vocab_size": 20, "n_regions": 5, "embed_dim": 8, "word_dim": 4}
 IDS = torch.tensor([[1, 5, 9, 2, 0, 0], [1, 7, 2, 0, 0, 0], [1, 4, 4, 8, 6, 2], [1, 3, 12, 11, 2, 0]])
@@ -207,18 +206,3 @@ def test_samples_are_encoded_alone_when_testing():
     assert whole.fragments is None
     with pytest.raises(ValueError, match="own_loss needs encodings made in training mode"):
         model.own_loss(whole, model.encode_captions(tokens))
-
-
-def test_paper_sizes():
-    given = {"preset": "paper", "model": "hrem", "data_options": {"root": "."}}
-    runs = {name: nclib.resolve("plain", dataset=name, **given) for name in ("f30k", "coco")}
-    assert {run.method_options.loss for run in runs.values()} == {"own"}
-    assert {name: run.schedule.batch_size for name, run in runs.items()} == {"f30k": 128, "coco": 256}
-    share = runs["f30k"].schedule.share
-    assert [share(epoch) for epoch in (14, 15, 24, 25, 29)] == pytest.approx([1, 0.1, 0.1, 0.01, 0.01])
-    assert runs["coco"].model_options["relation_weight"] == 1.5
-    assert runs["coco"].model_options["farthest"] == 1.9
-    with torch.device("meta"):
-        model = HREM(feature_dim=2048, vocab_size=8481, n_regions=36, drop=0.0)
-        assert model.encode_images(torch.empty(128, 36, 2048)).vectors.shape == (128, 1024)
-        assert isinstance(model.relations, SampleRelations)

@@ -92,18 +92,8 @@ def test_known_gaussian_scores():
     close(net.similarity(*toy()), [[-1.25364, -1.35877], [-1.64322, -0.868281]], atol=6e-6)
 
 
-def test_known_plans_and_globals():
+def test_known_plan():
     images, captions = toy()
-    plan = model(matching="ot", lam=0.05).double().alignments(images, captions)[0, 1]
-    close(
-        plan,
-        [
-            [0.0477058, 0.285830, 0.00253312],
-            [1.38586e-07, 0.0475023, 0.330794],
-            [0.285627, 3.26335e-12, 4.68071e-06],
-        ],
-        atol=1e-6,
-    )
     net = model().double()
     plan = net.alignments(images, captions)[0, 1]
     close(
@@ -118,15 +108,6 @@ def test_known_plans_and_globals():
     )
     assert plan[2, 1] == pytest.approx(1.27354e-20, rel=1e-4)  # tiny entries are right too
     close(net.masses(images, captions)["local"], [[0.522453, 0.719245], [0.579406, 0.745564]])
-    image, caption = net._sides(images, captions)
-    close(
-        image["vectors"],
-        [[0.616168, 0.556143, -0.0417855, 0.556143], [0.110139, 0.363119, 0.704551, 0.599685]],
-    )
-    close(
-        caption["vectors"],
-        [[0.367255, 0.886631, 0.259688, 0.107566], [0.442995, 0.0506376, 0.522766, 0.726572]],
-    )
 
 
 def test_known_marginals():

@@ -7,7 +7,6 @@ import torch
 from torch.nn.functional import gelu
 from toy import assert_agree
 
-import nclib
 from nclib.common.tokens import Tokens
 from nclib.models import build
 from nclib.models.sbe import SBE, relative_codes, smooth_chamfer
@@ -190,23 +189,6 @@ def test_the_similarity_between_the_mean_and_the_maximum():
     torch.testing.assert_close(sharp, torch.tensor([(0.9 + 0.4 + 0.9 + 0.4) / 4]), rtol=0, atol=1e-4)
     flat = smooth_chamfer(cosines, 1e-3) - math.log(2) / 1e-3
     torch.testing.assert_close(flat, cosines.mean((1, 2)), rtol=0, atol=2e-3)
-
-
-def test_paper_sizes():
-    given = {"preset": "paper", "model": "sbe", "data_options": {"root": "."}}
-    for dataset in ("f30k", "coco"):
-        run = nclib.resolve("plain", dataset=dataset, **given)
-        assert run.method_options.loss == "own"
-        assert (run.schedule.batch_size, run.schedule.epochs, run.schedule.grad_clip) == (200, 80, 1.0)
-        assert [run.schedule.share(epoch) for epoch in (0, 40, 79)] == pytest.approx(
-            [1, 0.5, 3.9e-4], rel=0.02
-        )
-        assert run.model_options["words_rate"] == 10.0
-    with torch.device("meta"):
-        model = build("sbe", feature_dim=2048, vocab_size=8481, n_regions=36).eval()
-        assert model.image_set.query.weight.shape == (2048, 1024)
-        encoded = model.encode_images(torch.empty(128, 36, 2048))
-    assert encoded.members.shape == (128, 4, 1024)
 
 
 def test_the_text_encoder_learns_at_a_rate_of_its_own():

@@ -5,7 +5,6 @@ import torch
 from local_weights import bert_folder
 from toy import layer_of_torch
 
-import nclib
 from nclib.common.tokens import Tokens
 from nclib.models import build
 
@@ -101,20 +100,3 @@ def test_words_are_read_behind_the_first_layers_of_bert(tmp_path):
     model(images, Tokens(ids, (5, 3))).sum().backward()
     assert model.text_encoder.fc.weight.grad is not None
     assert all(p.grad is None for p in tower.parameters())  # without finetune
-
-
-def test_the_official_schedule_is_its_own_as_a_baseline():
-    given = {"preset": "paper", "model": "teran", "data_options": {"root": "."}}
-    for dataset, size in (("f30k", 30), ("coco", 40)):
-        flat = nclib.resolve("plain", dataset=dataset, **given).flat()
-        found = {
-            k: flat[k] for k in ("batch_size", "warmup_epochs", "epochs", "decay_every", "lr", "grad_clip")
-        }
-        assert found == {
-            **{"batch_size": size, "warmup_epochs": 0, "epochs": 30, "decay_every": 20},
-            **{"lr": 1e-5, "grad_clip": 2.0},
-        }
-        assert flat["method_options"]["margin"] == 0.2
-        assert flat["model_options"]["tail"] == 2
-    assert nclib.resolve("rcl", dataset="f30k", **given).flat()["lr"] != 1e-5
-    assert nclib.resolve("plain", model="teran", preset="quick").flat()["lr"] == 5e-4

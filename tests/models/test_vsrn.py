@@ -5,7 +5,6 @@ import itertools
 import pytest
 import torch
 
-import nclib
 from nclib.common.tokens import Tokens
 from nclib.models import build
 from nclib.models.vsrn import RegionRelations
@@ -167,19 +166,3 @@ def test_what_does_not_fit_is_refused():
         model.own_loss(found.select([0, 1]), captions)
     with pytest.raises(ValueError, match="own_loss needs encodings made in training mode"):
         model.own_loss(found, model.eval().encode_captions(tokens))
-
-
-def test_paper_sizes():
-    given = {"preset": "paper", "model": "vsrn", "data_options": {"root": "."}}
-    runs = {name: nclib.resolve("plain", dataset=name, **given) for name in ("f30k", "coco")}
-    assert {run.method_options.loss for run in runs.values()} == {"own"}
-    assert {name: run.schedule.decay_every for name, run in runs.items()} == {"f30k": 10, "coco": 15}
-    assert {run.model_options["embed_dim"] for run in runs.values()} == {2048}
-    assert runs["coco"].model_options["norm"] == "unit"
-    other = nclib.resolve("l2rm", dataset="coco", **given)  # a method's backbone has the method's settings
-    assert other.model_options["embed_dim"] == 1024
-    with torch.device("meta"):
-        model = build("vsrn", feature_dim=2048, vocab_size=8481, n_regions=36, embed_dim=2048)
-        encoded = model.encode_images(torch.empty(128, 36, 2048))
-    assert encoded.vectors.shape == (128, 2048)
-    assert encoded.related.shape == (128, 36, 2048)
