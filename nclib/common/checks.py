@@ -140,7 +140,7 @@ def check_squares(what: str, rows: np.ndarray, numbers: Any = None) -> None:
 
 
 def is_tensor(x: Any) -> TypeGuard[Tensor]:
-    """Return whether ``x`` is a tensor of torch, without importing torch: before that there are none."""
+    """Return whether ``x`` is a tensor; torch is not imported for it, as without torch no tensor exists."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(x, torch.Tensor)
 
