@@ -7,6 +7,7 @@ import pandas as pd
 
 from nclib.auditing.copies import Copies
 from nclib.auditing.pairs import Pairs
+from nclib.auditing.settle import Settled
 from nclib.auditing.share import Share
 
 #: Share of pairs that repeat, from which this is the likely cause of a disagreement; characters of a name,
@@ -14,34 +15,25 @@ from nclib.auditing.share import Share
 NOTABLE, SHOWN, NAMED = 0.01, 60, 5
 
 
-def disagreement(tried: list[tuple[str, Share]], cosine: Share, pairs: Pairs, copies: Copies) -> list[str]:
-    """Return a warning where scores disagree about the share of wrong pairs, else nothing.
-
-    Parameters
-    ----------
-    tried : list of (name, Share)
-        Scores in the order in which they were tried; the last is in use.
-    cosine : Share
-    pairs : Pairs
-    copies : Copies
-    """
-    if len(tried) == 1:
+def disagreement(found: Settled, pairs: Pairs, copies: Copies) -> list[str]:
+    """Return a warning where scores disagree about the share of wrong pairs, else nothing."""
+    if found.contradicted is None:
         return []
     use = pairs.usable
     if (copies.repeated(np.arange(len(pairs)), pairs.image_of)[use] > 0).mean() >= NOTABLE:
         cause = "captions or pictures that repeat"
     elif (copies.count[use] == 0).mean() >= NOTABLE:
         cause = "pairs that are stored several times"
-    elif tried[-1][0] != "cosine" and pairs.n_images < len(pairs):
+    elif pairs.n_images < len(pairs):
         cause = "pictures whose captions are wrong together, so that they agree with each other"
     else:
         cause = "related mistakes: wrong captions that agree with those of similar pictures"
-    (name, first), (used, _) = tried[0], tried[-1]
+    name, share = found.contradicted
     return [
-        f"Two estimates of the share of wrong pairs contradict each other: {said(first)} by the score "
-        f"{name}, {said(cosine)} by the plain cosine. Likely cause: {cause}. The probabilities are those of "
-        f"the {'plain cosine' if used == 'cosine' else 'scores that ask no siblings and no neighbours'}, and "
-        "the interval holds both. Mark the pairs whose label teaches most before you rely on a number."
+        f"Two estimates of the share of wrong pairs contradict each other: {said(share)} by the score "
+        f"{name}, {said(found.cosine)} by the plain cosine. Likely cause: {cause}. The probabilities are "
+        "those of the plain cosine, and the interval holds both. Mark the pairs whose label teaches most "
+        "before you rely on a number."
     ]
 
 

@@ -356,7 +356,7 @@ class Findings:
             "The score hardly tells the given pairs from captions exchanged at random: the area under its "
             f"ROC curve is {area:.2f}, where 1 is perfect and 0.5 is chance. Either most pairs are wrong, or "
             "the embeddings do not fit these data: check some pairs by eye, and try a pretrained model "
-            "(--model). The interval holds that of the plain cosine, too."
+            "(--model)."
         )
 
     def save(self, folder: str | Path) -> Path:

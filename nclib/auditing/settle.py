@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from nclib.auditing.copies import copies_of
 from nclib.auditing.neighbours import Neighbours
 from nclib.auditing.pairs import Indices, Pairs, exchange, fold_of
-from nclib.auditing.scores import OF_SIBLINGS, PARTS, SCORES, combination, parts_of
+from nclib.auditing.scores import PARTS, SCORES, combination, parts_of
 from nclib.auditing.share import FEWEST, Calibration, Sample, Share, calibrate
 from nclib.noise import auc
 from nclib.noise import calibration as compare
@@ -24,7 +24,7 @@ EXCHANGED, MOST_EXCHANGED, PLANTED, FEWEST_PLANTED, MOST_PLANTED = 5000, 200_000
 SAME = 1e-5
 #: Area under the ROC curve of the score on exchanged pairs, below which it is weak; fits of a combination.
 WEAK, FITS = 0.8, 5
-#: Probability beforehand that a calibration does not hold where scores contradict each other or are weak.
+#: Probability beforehand that a calibration does not hold where scores contradict each other.
 DOUBT = 0.5
 
 
@@ -111,17 +111,34 @@ class Scored:
     auroc: dict[str, float | None]
 
 
-def settled(
-    name: str, pairs: Pairs, near: Neighbours, queries: Queries, seed: int
-) -> tuple[Scored, Calibration, list[tuple[str, Share]], Share]:
-    """Return the scores in use, their calibration, all scores that were tried, and the share by the cosine.
+@dataclass(frozen=True)
+class Settled:
+    """The score in use, its calibration, and what else says how many pairs are wrong.
+
+    Parameters
+    ----------
+    scored : Scored
+    calibration : Calibration
+    cosine : Share
+        By the plain cosine.
+    contradicted : (str, Share) or None
+        Name and share of a score that contradicts the plain cosine.
+    """
+
+    scored: Scored
+    calibration: Calibration
+    cosine: Share
+    contradicted: tuple[str, Share] | None
+
+
+def settled(name: str, pairs: Pairs, near: Neighbours, queries: Queries, seed: int) -> Settled:
+    """Return the score in use and its calibration.
 
     The cosine of a pair depends on no other pair, so that wrong pairs have the cosines of exchanged ones
     however they became wrong. Other scores ask neighbours and siblings, by which wrong pairs can fit better
-    than exchanged ones. So a score is in use only if the interval of its share meets that of the cosine: else
-    the scores of siblings and neighbours are left out, and then all but the cosine. Where scores contradict
-    each other, where the score is weak, and where its interval does not hold the share by the cosine, the
-    interval of the share holds those of all.
+    than exchanged ones. So the share by the score is always seen beside that by the cosine. Where their
+    intervals meet, the share is between both (:meth:`nclib.auditing.share.Share.beside`). Where they do not,
+    the interval holds both, and the cosine is in use.
     """
     captions, images = (np.concatenate(x) for x in zip(*queries.sets, strict=True))
     cuts = np.cumsum([len(rows) for rows, _ in queries.sets])[:-1]
@@ -131,29 +148,27 @@ def settled(
     if np.ptp(values["cosine"][: cuts[1]]) < SAME:
         values = {"cosine": np.zeros(len(captions), np.float32)}  # copies of one pair: rounding alone differs
         name = "cosine"
-    stages: list[tuple[str, ...]] = [(name,), ("cosine",)]
-    if len(names) > 2 and len(values) > 1:
-        parts = parts_of(values, given, exchanged)
-        stages = [parts, tuple(n for n in parts if n not in OF_SIBLINGS), ("cosine",)]
-    tried: list[tuple[str, Share]] = []
-    cosine = calibrate(*queries.samples(values["cosine"][given], values["cosine"][exchanged]), seed)
-    for stage in dict.fromkeys(stages):
-        scored = _put_together(name, stage, values, captions, cuts, pairs, near, seed)
-        found = calibrate(*queries.samples(*scored.values[:2]), seed)
-        tried.append((scored.name, found.share))
-        if found.reason or found.share.meets(cosine.share):
-            break
-    doubtful = len(tried) > 1 or (scored.auroc[scored.name] or 0) < WEAK
-    if doubtful or not found.share.low <= cosine.share.value <= found.share.high:
-        _, low, high = zip(*(share for _, share in tried), cosine.share, strict=True)
-        share = Share(found.share.value, min(low), max(high))
-        found = replace(found, share=share, doubt=DOUBT if doubtful else found.doubt)
-    return scored, found, tried, cosine.share
+
+    def made(name: str, parts: tuple[str, ...]) -> tuple[Scored, Calibration]:
+        scored = _put_together(name, {n: values[n] for n in parts}, captions, cuts, pairs, near, seed)
+        return scored, calibrate(*queries.samples(*scored.values[:2]), seed)
+
+    by_cosine, found_by_cosine = made("cosine", ("cosine",))
+    cosine = found_by_cosine.share
+    if name == "cosine":
+        return Settled(by_cosine, found_by_cosine, cosine, None)
+    parts = parts_of(values, given, exchanged) if len(values) > 2 else (name,)
+    scored, found = made(name, parts)
+    share = found.share
+    if found.reason or share.meets(cosine):
+        return Settled(scored, found.with_share(share.beside(cosine)), cosine, None)
+    wide = Share(cosine.value, min(share.low, cosine.low), max(share.high, cosine.high))
+    found = replace(found_by_cosine, share=wide, doubt=DOUBT)
+    return Settled(by_cosine, found, cosine, (scored.name, share))
 
 
 def _put_together(
     name: str,
-    parts: tuple[str, ...],
     values: dict[str, Array],
     captions: Indices,
     cuts: Array,
@@ -161,13 +176,13 @@ def _put_together(
     near: Neighbours,
     seed: int,
 ) -> Scored:
-    """Return the score ``name`` of ``parts``: the best of them and their combination for "auto"."""
-    values, join = {n: values[n] for n in parts}, None
+    """Return the score ``name`` of some scores: the best of them and their combination for "auto"."""
+    parts, join = tuple(values), None
     given, exchanged = slice(cuts[0]), slice(*cuts[:2])
     if len(parts) > 1:
         stacked = np.stack([values[n] for n in parts], 1)
         join = _cross_fitted(stacked, captions, given, exchanged, copies_of(pairs, near).caption, seed)
-        values["combined"] = join(stacked, captions)
+        values = {**values, "combined": join(stacked, captions)}
     target = np.arange(cuts[1]) < cuts[0]
     measured = {key: auc(value[: cuts[1]], target) for key, value in values.items()}
     # A constant score, such as that of siblings where a picture has one caption, is never chosen.

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit, ndtri
+from scipy.special import expit, logit, ndtri
 
 Array = NDArray[np.float64]
 #: Fewest pairs that a calibration is made from, and that a kind of pairs has a calibration of its own with.
@@ -35,6 +35,14 @@ class Share(NamedTuple):
     def meets(self, other: Share) -> bool:
         """Whether the two intervals have a value in common."""
         return self.low <= other.high and other.low <= self.high
+
+    def beside(self, other: Share) -> Share:
+        """Return this share drawn towards another, within its interval, which grows towards the other's.
+
+        Value and ends are the means of both; the interval holds that of this share too.
+        """
+        value, low, high = ((mine + its) / 2 for mine, its in zip(self, other, strict=True))
+        return Share(min(max(value, self.low), self.high), min(self.low, low), max(self.high, high))
 
 
 @dataclass(frozen=True)
@@ -81,7 +89,15 @@ class Calibration:
     share: Share
     shares: Array
     reason: str = ""
-    doubt: float = 0.1
+    doubt: float = 0.25
+
+    def with_share(self, share: Share) -> Calibration:
+        """Return the calibration with another share of wrong pairs: the odds change as those of the share."""
+        if self.reason:
+            return self
+        shift = logit(share.value) - logit(self.share.value)
+        curves = [replace(curve, p=expit(logit(curve.p) + shift)) for curve in self.curves]
+        return replace(self, curves=curves, share=share, shares=expit(logit(self.shares) + shift))
 
     def __call__(self, score: NDArray[np.floating[Any]], kind: NDArray[Any] | None = None) -> Array:
         """Return P(wrong), its lower and its upper end for every score, (3, n)."""
@@ -253,4 +269,4 @@ def _mixture(f: Array, g: Array, t: Array, prior: tuple[float, float]) -> tuple[
             break
     at = np.arange(rows)
     _, share, right, _ = state(theta)
-    return share[:, 0], share / (share + right), float(theta[0, 2:].mean())
+    return share[:, 0].clip(1e-9, 1 - 1e-9), share / (share + right), float(theta[0, 2:].mean())

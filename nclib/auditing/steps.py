@@ -167,7 +167,8 @@ def audit(
         near = find_neighbours(pairs, min(neighbours, LONGEST), work=work, progress=progress)
     rng = np.random.default_rng(seed)
     queries = draw_queries(pairs, near, rng)
-    scored, calibration, tried, by_cosine = settled(score, pairs, near, queries, seed)
+    use = settled(score, pairs, near, queries, seed)
+    scored, calibration = use.scored, use.calibration
     given, exchanged, similar, _ = scored.values
     kind = copies_of(pairs, near).kind(np.arange(len(pairs)), pairs.image_of)
     table = _table(pairs, queries.usable, given, calibration, kind)
@@ -222,9 +223,9 @@ def audit(
         plan=partners.plan,
         proposed=partners.image,
         kind=kind,
-        warnings=disagreement(tried, by_cosine, pairs, copies),
+        warnings=disagreement(use, pairs, copies),
         findings=what_repeats(repeated, copies, pairs),
-        cosine_share=None if calibration.reason else by_cosine,
+        cosine_share=None if calibration.reason else use.cosine,
         repeats=repeated,
         groups=names_of_groups,
     )

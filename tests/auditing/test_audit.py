@@ -133,7 +133,7 @@ def test_the_area_of_a_score_is_that_of_given_over_exchanged_pairs():
     pairs = from_arrays(images, captions)
     near = find_neighbours(pairs, 20, progress=False)
     queries = draw_queries(pairs, near, np.random.default_rng(0))
-    scored, *_ = settled("cosine", pairs, near, queries, 0)
+    scored = settled("cosine", pairs, near, queries, 0).scored
     given, exchanged, *_ = scored.values
     above = (given[:, None] > exchanged).mean() + 0.5 * (given[:, None] == exchanged).mean()
     assert scored.auroc["cosine"] == pytest.approx(above, abs=1e-12)

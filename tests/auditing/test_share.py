@@ -58,3 +58,26 @@ def test_scores_that_say_nothing_give_a_reason(given, reason):
 def test_intervals_meet_where_they_have_a_value_in_common():
     assert Share(0.1, 0.0, 0.2).meets(Share(0.3, 0.2, 0.4))
     assert not Share(0.1, 0.0, 0.2).meets(Share(0.3, 0.21, 0.4))
+
+
+@pytest.mark.parametrize(
+    ("mine", "its", "found"),
+    [
+        ((0.1, 0.05, 0.2), (0.2, 0.15, 0.4), (0.15, 0.05, 0.3)),
+        ((0.2, 0.15, 0.4), (0.1, 0.05, 0.2), (0.15, 0.1, 0.4)),
+        ((0.1, 0.0, 0.12), (0.3, 0.1, 0.5), (0.12, 0.0, 0.31)),  # the value stays in the first interval
+    ],
+)
+def test_a_share_is_drawn_towards_another(mine, its, found):
+    np.testing.assert_allclose(Share(*mine).beside(Share(*its)), found)
+
+
+def test_another_share_changes_the_odds_of_all_pairs_alike():
+    given, exchanged, _ = scores(400, 0.2, 0)
+    found = calibrate(given, exchanged)
+    odds = found.share.value / (1 - found.share.value)
+    moved = found.with_share(Share(2 * odds / (1 + 2 * odds), 0.1, 0.5))
+    before, after = (one(given.score)[0] for one in (found, moved))
+    np.testing.assert_allclose(after / (1 - after), 2 * before / (1 - before), rtol=0.05)
+    assert moved.shares[0] == pytest.approx(moved.share.value)
+    assert moved.share[1:] == (0.1, 0.5)
