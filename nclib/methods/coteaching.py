@@ -126,14 +126,15 @@ class CoTeaching(Method):
         """Return the triplet loss of all pairs with the mean over all negatives."""
         return {"warmup": losses.triplet(loop.similarity(batch), self.options.margin, "mean").sum()}
 
-    def pair_values(self, loop: Loop, networks: list[int]) -> Tensor:
-        """Measure every pair with some networks, (N, len(networks)), on the host.
+    def pair_loss(self, S: Tensor) -> Tensor:
+        """Return the loss that divides, (B,), by default the triplet loss with the mean over the batch."""
+        return losses.triplet(S, self.options.margin, "mean")
 
-        By default the triplet loss with the mean over the batch (divisor B), in eval mode.
-        """
+    def pair_values(self, loop: Loop, networks: list[int]) -> Tensor:
+        """Measure every pair with some networks, (N, len(networks)), on the host; by default its loss."""
 
         def values(batch: Batch) -> Tensor:
-            ell = [losses.triplet(loop.similarity(batch, k), self.options.margin, "mean") for k in networks]
+            ell = [self.pair_loss(loop.similarity(batch, k)) for k in networks]
             return torch.stack(ell, dim=1)  # (B, networks)
 
         return loop.each_pair(values)

@@ -137,14 +137,10 @@ class CREAM(CoTeaching):
 
     def warmup_step(self, loop: Loop, batch: Batch) -> Terms:
         S = loop.similarity(training_view(loop, batch, self.options.drop))
-        return {"warmup": losses.info_nce(S, self.options.tau).mean()}
+        return {"warmup": self.pair_loss(S).mean()}
 
-    def pair_values(self, loop: Loop, networks: list[int]) -> Tensor:
-        def values(batch: Batch) -> Tensor:
-            ell = [losses.info_nce(loop.similarity(batch, k), self.options.tau) for k in networks]
-            return torch.stack(ell, dim=1)  # (B, networks)
-
-        return loop.each_pair(values)
+    def pair_loss(self, S: Tensor) -> Tensor:
+        return losses.info_nce(S, self.options.tau)
 
     # -- before an epoch: three sets, the same for both networks ------------------------------------------
 

@@ -143,16 +143,12 @@ class SPS(CoTeaching):
 
     def warmup_step(self, loop: Loop, batch: Batch) -> Terms:
         S = loop.similarity(training_view(loop, batch, self.options.drop))
-        return {"warmup": losses.info_nce(S, self.options.tau).mean()}
+        return {"warmup": self.pair_loss(S).mean()}
 
     # -- three kinds of pairs, by the peer's mixture on the same loss ------------------------------------
 
-    def pair_values(self, loop: Loop, networks: list[int]) -> Tensor:
-        def values(batch: Batch) -> Tensor:
-            found = [losses.info_nce(loop.similarity(batch, k), self.options.tau) for k in networks]
-            return torch.stack(found, dim=1)  # (B, networks)
-
-        return loop.each_pair(values)
+    def pair_loss(self, S: Tensor) -> Tensor:
+        return losses.info_nce(S, self.options.tau)
 
     def kinds(self, network: int) -> Tensor:
         """Return the kind of every pair by a network's own division, int64 (N,): places in ``KINDS``."""

@@ -185,12 +185,7 @@ class OMIT(PictureMatcher):
         self.fragment_encoder = IMAGE_ENCODERS[self.image_encoder](self.cell_dim, width)
         if self.image_encoder == "linear" and self.pixels is not None and self.pixels.projection is not None:
             start_from(self.fragment_encoder, self.pixels.projection)
-        # a path that the text encoder lacks, and options without effect, are refused
-        kinds = ("text", self.text, "bert", "clip")
-        used_with("text_folder", self.text_folder, *kinds, needed=True)
-        used_with("text_words", self.text_words, *kinds)
-        used_with("text_rate", self.text_rate, *kinds, usual=TEXT_RATE)
-        used_with("word_vectors", self.word_vectors or "", "text", self.text, "bigru")
+        # options without effect are refused
         used_with("tau", self.tau, "marginals", self.marginals, "intra", "inter", usual=1.0)
         attending = [name for name, kind in MATCHINGS.items() if kind.family == "attention"]
         used_with("attention_tau", self.attention_tau, "matching", matching, *attending, usual=ATTENTION_TAU)

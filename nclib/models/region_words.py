@@ -127,11 +127,7 @@ class RegionWordMatcher(PictureMatcher):
 
     def __init__(self, **common: Any) -> None:
         super().__init__(**common)
-        kinds = ("text", self.text, "bert", "clip")
-        used_with("text_folder", self.text_folder, *kinds, needed=True)
-        used_with("text_words", self.text_words, *kinds)
-        used_with("text_rate", self.text_rate, *kinds, usual=TEXT_RATE)
-        used_with("word_vectors", self.word_vectors, "text", self.text, "bigru")
+        self.text_options = text_options(self)
         self.image_encoder: Any = self.region_encoder(self.cell_dim)
         self.text_encoder: Any = self.word_encoder()
 
@@ -146,7 +142,7 @@ class RegionWordMatcher(PictureMatcher):
             if self.word_vectors:
                 start_from(encoder.embedding.weight, self.word_vectors)
             return encoder
-        return PretrainedText(self.vocab_size, self.embed_dim, kind=self.text, **text_options(self))
+        return PretrainedText(self.vocab_size, self.embed_dim, kind=self.text, **self.text_options)
 
     def encode_regions(self, images: Tensor) -> Tensor:
         """Encode region features (B, R, feature_dim), or pictures, as regions (B, R, D)."""
@@ -170,7 +166,12 @@ class RegionWordMatcher(PictureMatcher):
 
 
 def text_options(model: Any) -> dict[str, Any]:
-    """Return a model's options as those of its :class:`~nclib.models.pretrained.PretrainedText`."""
+    """Check a model's options of text; return those of :class:`~nclib.models.pretrained.PretrainedText`."""
+    kinds = ("text", model.text, "bert", "clip")
+    used_with("text_folder", model.text_folder, *kinds, needed=True)
+    used_with("text_words", model.text_words, *kinds)
+    used_with("text_rate", model.text_rate, *kinds, usual=TEXT_RATE)
+    used_with("word_vectors", model.word_vectors or "", "text", model.text, "bigru")
     return {
         "folder": model.text_folder,
         "words_file": model.text_words,
