@@ -14,7 +14,7 @@ import pandas as pd
 from ncbook import transport_claims
 from ncbook.compare import Difference, p_text
 from ncbook.comparisons import compared, differences, reported, runs_of, untested
-from ncbook.evidence import UNTESTED, VERDICTS, Verdict
+from ncbook.evidence import CLOSE, FAILS, HOLDS, MIXED, SEEN, UNSEEN, UNTESTED, VERDICTS, Verdict
 from ncbook.intervals import interval_plot
 from ncbook.layouts import LAYOUTS, PAPERS, layout_of
 from ncbook.match import measured
@@ -84,6 +84,18 @@ def counts(table: pd.DataFrame) -> pd.DataFrame:
     found.loc["all"] = found.sum()
     found.columns.name = found.index.name = None
     return found
+
+
+def counts_said(table: pd.DataFrame) -> str:
+    """Return :func:`counts` of all papers as two sentences."""
+    n = Counter(table["verdict"])
+    own = table["verdict"].isin([HOLDS, FAILS])
+    solved = (own & (table["data"] == "made problems")).sum()
+    return (
+        f"{own.sum()} of {len(table)} claims are decided on what they are about, {solved} of them by "
+        f"mathematics. On other data {n[SEEN]} hold, {n[MIXED]} hold in part, {n[UNSEEN]} do not; {n[CLOSE]} "
+        f"are too close to call, {n[UNTESTED]} cannot be tested here."
+    )
 
 
 def claims_table(table: pd.DataFrame, paper: str = "") -> Table:

@@ -172,3 +172,16 @@ def test_recorded_parts_are_those_runs_alone() -> None:
     assert not runs.duplicated(["label", "seed"]).any()
     assert set(runs.loc[runs["label"] == "mscn, pairs not divided", "option.threshold"]) == {0}
     assert set(runs.loc[runs["label"] == "mscn", "option.threshold"]) == {0.5}
+
+
+def test_what_rematching_adds_is_said_for_both_divisions_seed_by_seed():
+    rows = [
+        {"label": f"{name}{division}", "seed": seed, "epoch": 12, "val": value, "test": value}
+        for division, base in ((", true division", 200.0), ("", 150.0))
+        for seed in (0, 1, 2)
+        for name, value in (("L2RM", base + 7), ("dropped", base if division else base + 7))
+    ]
+    said = diagnosis.rematching_said(pd.DataFrame(rows).assign(val_rsum=0.0, phase="training")).data
+    first, second = said.split(" With the mixture's division")
+    assert "With the true division, rematching against dropping is **ahead**: +7.0" in first
+    assert "**undecided**: +0.0" in second

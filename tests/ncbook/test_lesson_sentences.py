@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 from ncbook import chapters
-from ncbook.chapters import l2rm
+from ncbook.chapters import l2rm, which_noise
 
 
 @pytest.fixture
@@ -36,3 +36,19 @@ def test_differences_over_rates_are_of_shared_seeds():
     said = chapters.against(runs.assign(model="vse"), "a").data
     assert "- against b, model `vse`: above, one seed at 0.2" in said
     assert "no recorded runs" in chapters.against(runs.iloc[:0].assign(model="vse"), "a").data
+
+
+@pytest.mark.parametrize(
+    ("last", "said"), [("d", "It is the protocol, not chance"), ("a", "It may be chance")]
+)
+def test_a_ranking_that_protocols_change_and_seeds_do_not_is_said_to_be_the_protocols(last, said):
+    orders = {"images": "abcd", "captions": "dcba" if last == "d" else "abcd"}
+    rows = [
+        {"label": m, "protocol": p, "seed": s, "mrate": 0.4, "rsum": float(order.index(m))}
+        for p, order in orders.items()
+        for s in (0, 1)
+        for m in order
+    ]
+    found = which_noise.BothProtocols(pd.DataFrame(rows), [0.4], 0.4, "")
+    assert which_noise.stability_said(found).data.startswith(said)
+    assert which_noise.stability_said(which_noise.BothProtocols(found.runs, [], 0.4, "")).data == ""

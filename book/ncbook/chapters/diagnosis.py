@@ -6,12 +6,13 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from IPython.display import Markdown
 from matplotlib.figure import Figure
 from pandas.io.formats.style import Styler
 from scipy.stats import hypergeom
 
 from ncbook import mean_text, means, recorded, show
-from ncbook.chapters import VERDICTS, as_preset
+from ncbook.chapters import VERDICTS, as_preset, say
 from ncbook.compare import by_seed, paired
 from ncbook.measurements import measurement
 from ncbook.notebook import WARMUP, in_warmup
@@ -326,6 +327,20 @@ def say_targets(epochs: pd.DataFrame) -> None:
             print(
                 f"{label}, against {base}: {'; '.join(said)}{'; one seed decides nothing' if single else ''}"
             )
+
+
+def rematching_said(epochs: pd.DataFrame) -> Markdown:
+    """Say what rematching adds to dropping the pairs: with the true division, and with the mixture's."""
+    part = last_epochs(epochs).set_index("seed")
+    said = []
+    for division, words in ((", true division", "the true division"), ("", "the mixture's division")):
+        ours, theirs = (part[part["label"] == f"{name}{division}"] for name in ("L2RM", "dropped"))
+        val, test = (by_seed(ours[name] - theirs[name]) for name in ("val", "test"))
+        if val.n and test.n:
+            verdict = f"**{VERDICTS[val.sign]}**" if val.n > 1 else "one seed"
+            numbers = f"{val.short} points of rSum on validation, {test.short} on test"
+            said.append(f"With {words}, rematching against dropping is {verdict}: {numbers}.")
+    return say(*said)
 
 
 def shapes_table(epochs: pd.DataFrame) -> Styler:

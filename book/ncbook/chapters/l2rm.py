@@ -133,9 +133,9 @@ def rematching_said(record: Record) -> Markdown:
         )
     found, given, best, chance = (float(last[name]) for name in names)
     own = (
-        "Over the pictures that gave away more than half of their mass, rightly matched ones among them, "
-        f"the share of a caption's facts that hold is {found:.3f} for the caption found, {given:.3f} for the "
-        f"given one, {chance:.3f} for the others of the batch on average, and {best:.3f} for the truest."
+        f"Of the facts in a caption that L2RM found, {found:.0%} hold for the picture; of the caption that "
+        f"it replaced, {given:.0%}; of the others of the batch, {chance:.0%} on average; of the truest one "
+        f"there, {best:.0%}."
     )
     share = (found - chance) / (best - chance) if best > chance else 0.0
     s = record.settings
@@ -145,7 +145,8 @@ def rematching_said(record: Record) -> Markdown:
         runs = as_preset(runs).set_index("seed")
         gain = by_seed(runs["rematch_relevance"] - runs["given_relevance"], digits=3)
         if gain.n > 1:
-            said = f"Found minus given is {gain.short} over the recorded runs here (interval, seeds)."
+            verdict = ", which could be nothing" if gain.interval[0] <= 0 <= gain.interval[1] else ""
+            said = f"Over the recorded runs the gain is {gain.short} of a caption's facts{verdict}."
     return say(
         own,
         f"From the average to the truest, the captions found go {share:.0%} of the way; "

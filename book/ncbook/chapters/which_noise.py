@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from IPython.display import Markdown
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from pandas.io.formats.style import Styler
 from scipy.stats import binom, kendalltau
 
 from ncbook import mean_text, recorded, show
-from ncbook.chapters import ONLY_PRINTED, as_preset, labelled, wide
+from ncbook.chapters import ONLY_PRINTED, as_preset, labelled, say, wide
 from ncbook.papers import printed
 from nclib import data, plots
 from nclib.data import Split
@@ -279,8 +280,20 @@ def ranking_table(found: BothProtocols) -> Styler | None:
 
 def stability(found: BothProtocols) -> Styler | None:
     """Show how far the order of the methods agrees between protocols and between seeds (Kendall's tau)."""
-    if found.here.empty:
+    rows = {
+        name: {"mean": np.mean(v), "lowest": min(v), "highest": max(v), "comparisons": f"{len(v)}"}
+        for name, v in agreements(found).items()
+    }
+    if not rows:
         return None
+    caption = f"Measured: Kendall's tau at rate {found.rate:g}"
+    return show(pd.DataFrame(rows).T.infer_objects(), "stability", caption, digits=2)
+
+
+def agreements(found: BothProtocols) -> dict[str, list[float]]:
+    """Return Kendall's tau between two rankings: of the two protocols first, then of two seeds of each."""
+    if found.here.empty:
+        return {}
     taus: dict[str, list[float]] = {"between protocols, same seed": []}
     taus |= {f"between seeds, {protocol}": [] for protocol in PROTOCOLS}
     score = found.here.pivot_table(index="label", columns=["protocol", "seed"], values="rsum")
@@ -290,15 +303,21 @@ def stability(found: BothProtocols) -> Styler | None:
         kind = f"between seeds, {one[0]}" if one[0] == two[0] else same
         if kind and len(common) > 2:
             taus[kind].append(kendalltau(common[one], common[two]).statistic)
-    rows = {
-        name: {"mean": np.mean(v), "lowest": min(v), "highest": max(v), "comparisons": f"{len(v)}"}
-        for name, v in taus.items()
-        if v
-    }
-    if not rows:
-        return None
-    caption = f"Measured: Kendall's tau at rate {found.rate:g}"
-    return show(pd.DataFrame(rows).T.infer_objects(), "stability", caption, digits=2)
+    return {name: v for name, v in taus.items() if v}
+
+
+def stability_said(found: BothProtocols) -> Markdown:
+    """Say whether the rankings of the two protocols differ more than those of two seeds."""
+    means = {name: float(np.mean(v)) for name, v in agreements(found).items()}
+    between = means.pop("between protocols, same seed", None)
+    if between is None or not means:
+        return say("")
+    cause = "It is the protocol, not chance" if between < min(means.values()) else "It may be chance"
+    within = " and ".join(f"{tau:.2f}" for tau in means.values())
+    return say(
+        f"{cause}: rankings under the two protocols agree by {between:.2f}, those of two seeds of one "
+        f"protocol by {within}."
+    )
 
 
 def detection(found: BothProtocols) -> Figure | None:
