@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -111,24 +111,13 @@ class Scored:
     auroc: dict[str, float | None]
 
 
-@dataclass(frozen=True)
-class Settled:
-    """The score in use, its calibration, and what else says how many pairs are wrong.
-
-    Parameters
-    ----------
-    scored : Scored
-    calibration : Calibration
-    cosine : Share
-        By the plain cosine.
-    contradicted : (str, Share) or None
-        Name and share of a score that contradicts the plain cosine.
-    """
+class Settled(NamedTuple):
+    """The score in use, its calibration, the share by the plain cosine, and a score that contradicts it."""
 
     scored: Scored
     calibration: Calibration
     cosine: Share
-    contradicted: tuple[str, Share] | None
+    contradicted: tuple[str, Share] | None = None
 
 
 def settled(name: str, pairs: Pairs, near: Neighbours, queries: Queries, seed: int) -> Settled:
@@ -136,9 +125,9 @@ def settled(name: str, pairs: Pairs, near: Neighbours, queries: Queries, seed: i
 
     The cosine of a pair depends on no other pair, so that wrong pairs have the cosines of exchanged ones
     however they became wrong. Other scores ask neighbours and siblings, by which wrong pairs can fit better
-    than exchanged ones. So the share by the score is always seen beside that by the cosine. Where their
-    intervals meet, the share is between both (:meth:`nclib.auditing.share.Share.beside`). Where they do not,
-    the interval holds both, and the cosine is in use.
+    than exchanged ones. So the share by the score is drawn towards that by the cosine (see
+    :meth:`nclib.auditing.share.Share.beside`) where their intervals meet. Where they do not, the cosine is
+    in use, its share is drawn towards that by the score, and the interval holds both.
     """
     captions, images = (np.concatenate(x) for x in zip(*queries.sets, strict=True))
     cuts = np.cumsum([len(rows) for rows, _ in queries.sets])[:-1]
@@ -154,17 +143,15 @@ def settled(name: str, pairs: Pairs, near: Neighbours, queries: Queries, seed: i
         return scored, calibrate(*queries.samples(*scored.values[:2]), seed)
 
     by_cosine, found_by_cosine = made("cosine", ("cosine",))
-    cosine = found_by_cosine.share
     if name == "cosine":
-        return Settled(by_cosine, found_by_cosine, cosine, None)
-    parts = parts_of(values, given, exchanged) if len(values) > 2 else (name,)
-    scored, found = made(name, parts)
-    share = found.share
-    if found.reason or share.meets(cosine):
-        return Settled(scored, found.with_share(share.beside(cosine)), cosine, None)
-    wide = Share(cosine.value, min(share.low, cosine.low), max(share.high, cosine.high))
-    found = replace(found_by_cosine, share=wide, doubt=DOUBT)
-    return Settled(by_cosine, found, cosine, (scored.name, share))
+        return Settled(by_cosine, found_by_cosine, found_by_cosine.share)
+    scored, found = made(name, parts_of(values, given, exchanged) if len(values) > 2 else (name,))
+    mine, cosine = found.share, found_by_cosine.share
+    if found.reason or mine.meets(cosine):
+        return Settled(scored, found.with_share(mine.beside(cosine)), cosine)
+    wide = Share(cosine.beside(mine).value, min(mine.low, cosine.low), max(mine.high, cosine.high))
+    found = replace(found_by_cosine.with_share(wide), doubt=DOUBT)
+    return Settled(by_cosine, found, cosine, (scored.name, mine))
 
 
 def _put_together(
