@@ -367,7 +367,7 @@ class PretrainedText(CaptionReader):
     ) -> None:
         network = load(kind, folder, "text_folder", finetune=finetune)
         tower = network.text_model if kind == "clip" else network
-        data = {"words_file": words_file, "vocab_size": vocab_size, "finetune": finetune}
+        data: dict[str, Any] = {"words_file": words_file, "vocab_size": vocab_size, "finetune": finetune}
         super().__init__(tower, folder, "text_folder", **data, **tuning)
         self.unit = unit
         self.fc = xavier_linear(self.width, embed_dim)
