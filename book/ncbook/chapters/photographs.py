@@ -161,17 +161,22 @@ def parts_said(rate: float = 0.6) -> str:
     return "\n".join(lines) or "No recorded runs."
 
 
-def two_sets(table: pd.DataFrame) -> Figure:
+def two_sets(table: pd.DataFrame, model: str = "bow") -> Figure | None:
     """Draw the sum of recalls over the mismatch rate for the rows of :data:`NAMES`, a panel a real set.
 
     Parameters
     ----------
     table : DataFrame
         From :func:`ncbook.board.scored`.
+    model : str
+        Whose runs are drawn. Sets without any are left out; None without a set.
     """
-    figure, (axes,) = plots.panels(1, len(PAIRS), width=4.1 * len(PAIRS), height=3.6)
-    for axis, (dataset, where) in zip(axes, PAIRS.items(), strict=True):
-        part = select(table, dataset=dataset, **where)
+    parts = {d: select(table, dataset=d, **{**where, "model": model}) for d, where in PAIRS.items()}
+    parts = {d: part for d, part in parts.items() if len(part)}
+    if not parts:
+        return None
+    figure, (axes,) = plots.panels(1, len(parts), width=4.1 * len(parts), height=3.6)
+    for axis, (dataset, part) in zip(axes, parts.items(), strict=True):
         for label, name in NAMES.items():
             own = part[(part["label"] == label) & (part["networks"] != ALONE)]
             style = plots.method_style(label.removesuffix(AVERAGED))
