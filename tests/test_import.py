@@ -80,6 +80,7 @@ LIGHT = """if True:
     print(cli.main(["doctor"]))
     print(cli.main(["run", "l2rm"]), cli.main(["audit", "pairs.csv", "--out", "other"]))
     print(said(lambda: nclib.run("l2rm")), said(lambda: nclib.noise.max_ranks), sep="\\n")
+    print(said(lambda: nclib.plots))
     print(*sorted(set(EXTRA_OF) & set(sys.modules)))
 """
 
@@ -103,6 +104,7 @@ def test_audit_noise_and_evaluation_need_no_extra(tmp_path):
         "2 2",
         f"nclib.run {install}",
         f"nclib.noise.max_ranks {install}",
+        "nclib.plots needs matplotlib: pip install 'noisy-correspondence[report]'",
         "",  # none was imported
     ]
 

@@ -4,6 +4,9 @@ Each function draws records, kept arrays or plain arrays and returns a matplotli
 are not computed here.
 """
 
+from importlib.util import find_spec
+
+from nclib.common.extras import needs
 from nclib.plots.pairs import (
     captioned_pictures,
     cost_distributions,
@@ -34,6 +37,9 @@ from nclib.plots.style import (
     panels,
     use,
 )
+
+if find_spec("matplotlib") is None:  # each function imports it where it draws
+    raise needs("nclib.plots", "matplotlib")
 
 __all__ = [
     "ACCENT", "CAPTIONS", "CYCLE", "IMAGES", "MARKS", "MATCHED", "METHOD_STYLES", "MISMATCHED",
