@@ -105,10 +105,9 @@ def relabelled(
         _posterior(partial(likelihood, holds=holds), len(base), rng) for holds in (True, False)
     )
     # The interval of a calibration is one for the case that it holds: only doubt that labels add counts.
-    # Where scores contradict each other or are weak, the doubt is there before.
-    sure = not found.reason and found.doubt < 0.5
-    unseen = 1.0 if found.reason else float(expit(logit(found.doubt) + against - for_it))
-    n = round(DRAWS * (max(0.0, (unseen - found.doubt) / (1 - found.doubt)) if sure else unseen))
+    before = 0.0 if found.reason else found.doubt
+    unseen = 1.0 if found.reason else float(expit(logit(before) + against - for_it))
+    n = round(DRAWS * max(0.0, (unseen - before) / (1 - before)))
     draws = np.concatenate([held[: DRAWS - n], other[:n]])
     p = np.concatenate([chance(held[: DRAWS - n], slice(None), True), chance(other[:n], slice(None), False)])
     # A labelled pair is wrong as its label says, unless the label is mistaken.
@@ -133,7 +132,7 @@ def relabelled(
     ]
     shares = np.append(value, shares).clip(0, 1)
     share = interval(shares)
-    if n == 0 or not (sure or found.reason):  # labels that agree do not widen; the draws are a sample
+    if n == 0:  # labels that agree do not widen; the draws are a sample
         narrower = min(1.0, (found.share.high - found.share.low) / max(share.high - share.low, 1e-9))
         share = Share(*(share.value + narrower * (end - share.value) for end in share))
     doubted = np.where(wrong, as_wrong.mean(0)[cell] < 0.5, as_right.mean(0)[cell] > 0.5)
