@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from ncbook import demo
-from ncbook.chapters import finished
+from ncbook.chapters import finished, recall_table
 from ncbook.demo import Keep, is_stored, kept_arrays, opened, store, stored_runs, timed, trained
 
 import nclib
@@ -52,3 +53,13 @@ def test_a_stored_run_is_the_run(made: tuple[nclib.Record, Path], stored: nclib.
     run = finished(stored)
     np.testing.assert_array_equal(run.matched, one.noise.matched)
     assert run.last.keys() == {"loss", "p_clean"}
+
+
+def test_a_run_tested_in_its_warm_up_is_marked_beside_others(made: tuple[nclib.Record, Path]) -> None:
+    record, _ = made
+    assert record.settings["warmup_epochs"] == 1
+    for best, mark in ((1, " †"), (2, "")):
+        early = dataclasses.replace(record, best_epoch=best)
+        table = recall_table({"ncr": early}, finished(record))
+        assert table.data.loc["best epoch", "ncr"] == (f"{best}{mark}" if mark else best)
+        assert ("tested at an epoch of its warm-up" in table.caption) == bool(mark)

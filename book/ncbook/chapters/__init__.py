@@ -18,6 +18,7 @@ from ncbook.compare import paired
 from ncbook.demo import is_stored, kept_arrays, source_of
 from ncbook.demo import opened as opened
 from ncbook.demo import trained as trained
+from ncbook.notebook import WARMUP, in_warmup
 from nclib import plots
 from nclib.common.options import defaults, rules
 from nclib.data import Dataset
@@ -110,7 +111,8 @@ def beside(
             found = trained(other, source_of(record), **same)
             compared[other], origin[other] = found, "stored" if is_stored(found) else "trained now"
     for other, found in compared.items():
-        print(f"{other}, {origin[other]}: rSum {found.metrics['test']['rsum']:.1f}")
+        early = ", tested in its warm-up" if tested_early(found) else ""
+        print(f"{other}, {origin[other]}: rSum {found.metrics['test']['rsum']:.1f}{early}")
     if "single" in record.metrics:
         single = record.metrics["single"]["rsum"]
         print(f"one network of {method} alone, mean of both: rSum {single:.1f}")
@@ -273,7 +275,8 @@ def recall_table(compared: Mapping[str, Record], run: Finished) -> Styler:
             rows[name]["rSum, one network"] = r.metrics.get("single", test)["rsum"]
             rows[name]["networks"] = 1 + ("single" in r.metrics)
         rows[name] |= {k: test[k] for k in RECALLS}
-        rows[name] |= {"best epoch": r.best_epoch, "epochs in all": len(r.curves)} | cost_of(r)
+        best = f"{r.best_epoch} {WARMUP}" if tested_early(r) else r.best_epoch
+        rows[name] |= {"best epoch": best, "epochs in all": len(r.curves)} | cost_of(r)
     record, s = run.record, run.record.settings
     caption = (
         f"Measured: {record.data['name']}, preset {s['preset']}, model {s['model']}, seed {s['seed']}, "
@@ -281,6 +284,11 @@ def recall_table(compared: Mapping[str, Record], run: Finished) -> Styler:
         f"{record.data['test_images']} test pictures. Noise: {run.trainer.pairs.noise.describe()}"
     )
     return show(pd.DataFrame(rows), "recalls", caption, digits=1)
+
+
+def tested_early(record: Record) -> bool:
+    """Tell whether a run was tested at an epoch of its warm-up, see :func:`ncbook.notebook.in_warmup`."""
+    return bool(in_warmup(pd.DataFrame([{**record.settings, "best_epoch": record.best_epoch}])).iloc[0])
 
 
 def cost_of(record: Record) -> dict[str, Any]:
