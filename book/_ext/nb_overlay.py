@@ -31,7 +31,6 @@ DRAWING = "nc-drawing"  # class of drawings, which custom.css turns dark on dark
 SMALL = "nc-small"  # class of figures that a phone scales to its width
 NARROW = 370  # pt; wider ones move sideways there
 EPOCH = re.compile(r"^epoch +\d+/\d+ .*\n?", re.MULTILINE)  # of a training log
-GLUE = "application/papermill.record/"
 COLUMNS = {
     "i2t_r1": "image to text R@1",
     "i2t_r10": "R@10",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
@@ -181,16 +181,6 @@ def standing(part: pd.DataFrame) -> Standing | None:
     return Standing(
         order[0], behind, {k: ranked[k] for k in order}, single if len(single) < len(values) else ()
     )
-
-
-def standings(table: pd.DataFrame, networks: str = ONE) -> Iterator[tuple[dict[str, str], float, Standing]]:
-    """Yield place with protocol, rate and :class:`Standing` of every recorded condition, in their order."""
-    part = table[table["networks"] == networks]
-    for key, rows in part.groupby([*PLACE, *NOISE]):
-        found = standing(rows)
-        if found:
-            *where, rate = key
-            yield dict(zip([*PLACE, "protocol"], map(str, where), strict=True)), float(rate), found
 
 
 def data_name(dataset: str) -> str:
