@@ -18,13 +18,9 @@ Entry = Callable[[Trace], None]
 # Options of methods that change what is computed; an entry each, from the first weights on.
 VARIANTS: dict[str, tuple[dict[str, Any], ...]] = {
     "plain": tuple({"loss": x} for x in ("infonce", "infonce_rce", "gce")),
-    "rcl": (
-        *({"loss": x} for x in ("tan", "abs", "exp", "gce", "infonce", "triplet")),
-        {"ratio": 0.5},
-    ),
+    "rcl": (*({"loss": x} for x in ("tan", "abs", "exp", "gce", "infonce", "triplet")), {"ratio": 0.5}),
     "l2rm": (
-        {"rematch": "kl"},
-        {"rematch": "infonce"},
+        *({"rematch": x} for x in ("kl", "infonce")),
         {"cost": "cosine", "stop": "accurate"},
         {"mask": False},
         {"split": "hardest"},
@@ -45,8 +41,7 @@ VARIANTS: dict[str, tuple[dict[str, Any], ...]] = {
     "gsc_plus": ({"words": "positions", "model": "sgr"},),
     "crank": ({"select": "none", "loss": "gce"},),
     "repair": (
-        {"replace": "image"},
-        {"replace": "text"},
+        *({"replace": x} for x in ("image", "text")),
         *({"variant": x} for x in ("rc+drop", "hard+drop", "hard")),
         {"labels_at": "batch"},
         {"bank_precision": "bf16"},
@@ -56,12 +51,10 @@ VARIANTS: dict[str, tuple[dict[str, Any], ...]] = {
         {"anchors": "current"},
         *({"consistency": x} for x in ("literal", "distance", "off")),
         {"marginal": "uniform"},
-        {"plc": "ce"},
-        {"plc": "off"},
+        *({"plc": x} for x in ("ce", "off")),
         {"label_loss": "bounded"},
         {"lam": 0.0},
-        {"relation": "instance"},
-        {"relation": "mrl"},
+        *({"relation": x} for x in ("instance", "mrl")),
         {"relation_scope": "full"},
         {"relation_sign": -1},
         {"normalise": False},
@@ -95,10 +88,7 @@ AT_ONCE: dict[str, dict[str, Any]] = {
     "uot_rcl": {"warmup_epochs": 0, "epochs": 1},
 }
 MODELS: dict[str, tuple[dict[str, Any], ...]] = {
-    "scan": (
-        {"direction": "i2t"},
-        *({"pooling": x} for x in ("mean", "max", "sum")),
-    ),
+    "scan": ({"direction": "i2t"}, *({"pooling": x} for x in ("mean", "max", "sum"))),
     "chan": ({"pooling": "mean"}, {"attend": False}),
     "imram": ({"branch": "text"}, {"branch": "image", "normalise": True}),
     "omit": (
