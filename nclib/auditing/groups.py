@@ -79,7 +79,7 @@ def shares(
                 _wrong(calibration.curves[k], score[mine & (kind == k)], rng) for k in np.unique(kind[mine])
             )
             wrong, n = np.sum([*found], axis=0)
-            ends = interval(wrong / np.maximum(n, 1))
+            ends = interval(wrong / np.maximum(n, 1), n[0])
         rows.append((name, int(mine.sum()), *ends))
     return pd.DataFrame(rows, columns=["value", "pairs", "share", "low", "high"])
 

@@ -131,7 +131,7 @@ def relabelled(
         for curve, start, stop in zip(curves, ends[:-1], ends[1:], strict=True)
     ]
     shares = np.append(value, shares).clip(0, 1)
-    share = interval(shares)
+    share = interval(shares, count.sum())
     if n == 0:  # labels that agree do not widen; the draws are a sample
         narrower = min(1.0, (found.share.high - found.share.low) / max(share.high - share.low, 1e-9))
         share = Share(*(share.value + narrower * (end - share.value) for end in share))

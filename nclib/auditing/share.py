@@ -172,7 +172,9 @@ def calibrate(given: Sample, exchanged: Sample, seed: int = 0) -> Calibration:
         return _unknown("the scores are constant, so they say nothing")
     usual = next(iter(found.values()))
     return Calibration(
-        [found.get(kind, usual) for kind in range(len(parts))], interval(shares / total), shares / total
+        [found.get(kind, usual) for kind in range(len(parts))],
+        interval(shares / total, total),
+        shares / total,
     )
 
 
@@ -196,11 +198,14 @@ def _calibrated(
     return Curve(centres, count.astype(np.float64), p), shares, slope
 
 
-def interval(values: Array) -> Share:
-    """Return the share of which the first value is the estimate, with the interval of the others."""
+def interval(values: Array, n: float) -> Share:
+    """Return the share of n pairs of which the first value is the estimate, with the interval of the others.
+
+    A lower end of less than one pair is 0.
+    """
     low, high = np.percentile(values[1:], ENDS)
     value = float(values[0])
-    return Share(value, min(float(low), value), max(float(high), value))
+    return Share(value, min(float(low), value) if n * low >= 1 else 0.0, max(float(high), value))
 
 
 def _unknown(reason: str) -> Calibration:

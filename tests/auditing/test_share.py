@@ -18,6 +18,7 @@ def scores(n, share, seed, gap=3.0):
 def test_no_wrong_pair_seen_does_not_mean_none():
     share = calibrate(*scores(200, 0.0, 2, gap=12.0)[:2]).share
     assert 0.5 * 0.5 / 200 < share.value < 0.01  # half a wrong pair is added
+    assert share.low == 0
     assert 0.005 < share.high < 0.05
 
 
