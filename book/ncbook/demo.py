@@ -44,11 +44,14 @@ class Keep:
         Names of kept arrays: of all training epochs, and of the last one alone.
     weights : bool
         Whether a figure needs the trained networks.
+    own : bool
+        Whether the same is kept of runs of classes that the chapter writes; else their record alone.
     """
 
     every: tuple[str, ...] = ()
     last: tuple[str, ...] = ()
     weights: bool = False
+    own: bool = False
 
     def arrays(self, kept: Mapping[int, Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
         """Return the arrays to store, by ``epoch/name``, floats of 64 bits as 32."""
@@ -65,11 +68,14 @@ def declared(chapter: str) -> Keep:
     import yaml
 
     keep = yaml.safe_load((DEMO / "demo.yml").read_text("utf8"))[chapter]
-    return Keep(tuple(keep.get("every", ())), tuple(keep.get("last", ())), keep.get("weights", False))
+    every, last = (tuple(keep.get(name, ())) for name in ("every", "last"))
+    return Keep(every, last, keep.get("weights", False), keep.get("own", False))
 
 
 def store(record: Record, folder: Path, keep: Keep) -> None:
     """Write what ``keep`` names of a finished run into ``folder``, in place of what is there."""
+    if record.environment.get("own_code") and not keep.own:
+        keep = Keep()
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     record.save(folder / RECORD)

@@ -1,5 +1,6 @@
 """Lessons: method chapters share one shape, their drawings are valid, and their solutions run at once."""
 
+import ast
 import importlib
 import re
 import time
@@ -58,10 +59,10 @@ def test_a_family_has_a_section_for_each_method(name: str) -> None:
     assert tuple(m for m in chapter(name).VIEWS if not m.endswith("_plus")) == methods
     text = "\n".join(c.source for c in cells(name) if c.cell_type == "markdown")
     titles = re.findall(r"^## (.+)$", text, re.MULTILINE)
-    common = ["The run", "Side by side", "Exercises", "Read next"]
-    assert [title.lower() for title in titles[2:-4]] == list(methods)
+    common = ["The run", "Change it", "Side by side", "Exercises", "Read next"]
+    assert [title.lower() for title in titles[2:-5]] == list(methods)
     assert titles[0] == "The problem"
-    assert titles[-4:] == common
+    assert titles[-5:] == common
     assert len(re.findall(r"^### Where \w+ fails$", text, re.MULTILINE)) == len(methods)
     assert text.count(":::{dropdown} What differs from ") == len(methods)
     assert text.count("```{literalinclude} /nclib/") >= 2 * len(methods)
@@ -81,6 +82,19 @@ def test_the_idea_is_four_drawings_that_follow_the_theme(name: str, drawn: str) 
     assert (
         idea._repr_html_() == getattr(chapter(name), drawn)()._repr_html_()
     )  # two executions give the same bytes
+
+
+@pytest.mark.parametrize("name", [*LESSONS, *FAMILIES])
+def test_a_cell_changes_a_step_of_the_method(name: str) -> None:
+    """A subclass of a few lines, registered where it is written, and the run beside its own."""
+    (cell,) = [c for c in cells(name) if c.id == "change"]
+    assert not cell.metadata.get("tags")  # shown, and easy to edit
+    tree = ast.parse(cell.source)
+    (written,) = [node for node in tree.body if isinstance(node, ast.ClassDef)]
+    (registered,) = written.decorator_list
+    assert re.match(r"(methods|models|label_noise)\.register\(", ast.unparse(registered))
+    assert sum(len(method.body) for method in written.body) <= 5
+    assert "## Change it" in "\n".join(c.source for c in cells(name) if c.cell_type == "markdown")
 
 
 @pytest.mark.parametrize("name", [*LESSONS, *FAMILIES])

@@ -204,7 +204,7 @@ def test_the_store_has_what_a_chapter_would_train(name, monkeypatch):
     page = STORE[name].get("page", name)
     cells = {c.id: c.source for c in nbformat.read(NOTEBOOKS[page], 4).cells if c.cell_type == "code"}
     cells["parameters"] += '\nsource = "recorded"' + f"\nmethod = {name!r}" * (page != name)
-    chosen = [source for key, source in cells.items() if key in BEFORE or key == "run"]
+    chosen = [source for key, source in cells.items() if key in BEFORE or key in ("run", "change")]
     exec("\n".join(chosen), {})
 
 
