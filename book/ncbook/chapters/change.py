@@ -58,7 +58,7 @@ def changed(
             **{what: one.diagnostics.get(what) for what in also},
             "selected epoch": str(one.best_epoch),
         }
-        for label, one in (("as published", published), ("changed", other))
+        for label, one in (("unchanged", published), ("changed", other))
     }
     rate, s = other.noise_rate, published.settings
     noise = f"{rate:.0%} of the {record.task} wrong" if rate else f"no wrong {record.task}"
