@@ -371,7 +371,7 @@ def _bibliography() -> dict[str, str]:
     found = {}
     for key, fields in re.findall(r"^@\w+\{(\w+),(.*?)(?=^@|\Z)", text, re.MULTILINE | re.DOTALL):
         at = re.search(r"\barXiv:(?P<arxiv>[\d.]+)|\bdoi = \{(?P<doi>[^}]+)", fields)
-        found[key] = "../book/bibliography.html"
+        found[key] = "../book/symbols.html#bibliography"
         if at:
             found[key] = (
                 f"https://arxiv.org/abs/{at['arxiv']}" if at["arxiv"] else f"https://doi.org/{at['doi']}"

@@ -193,6 +193,6 @@ def test_rank_year_and_paper(table):
     assert [rows["ncr", "0.4", kind][0] for kind in ("two", "one of two")] == ["2", "–"]
     year = rows["l2rm", "0.4", "one"][1]
     assert (year.text, year.link) == ("2024", "https://arxiv.org/abs/2403.05105")
-    assert rows["rcl", "0.4", "one"][1].link == "../book/bibliography.html"
+    assert rows["rcl", "0.4", "one"][1].link == "../book/symbols.html#bibliography"
     labels = {h[1].text: c[-2] for h, c in board.board_table(table, "labels").rows}
     assert labels["mrl"].text == "2021"
