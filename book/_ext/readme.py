@@ -48,11 +48,10 @@ def scores() -> pd.DataFrame:
     """Return the rows of the leaderboard behind the table: both real sets, images exchanged."""
     from ncbook import load_runs
     from ncbook.board import ALONE, scored
-    from ncbook.chapters.photographs import PAIRS
 
     table = scored(load_runs(preset="standard"))
     table = table[(table["model"] == "bow") & (table["protocol"] == "images") & (table["networks"] != ALONE)]
-    return table[table["dataset"].isin(PAIRS) & table["rate"].isin(RATES)]
+    return table[table["dataset"].isin(SETS) & table["rate"].isin(RATES)]
 
 
 def content() -> str:

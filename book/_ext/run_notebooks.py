@@ -22,7 +22,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 from typing import Any
@@ -87,12 +87,17 @@ def tidy(nb: Any, keep_parameters: bool = True) -> Any:
 
 
 def execute(
-    source: pathlib.Path, folder: pathlib.Path, parameters: Mapping[str, Any], root: pathlib.Path = ROOT
+    source: pathlib.Path,
+    folder: pathlib.Path,
+    parameters: Mapping[str, Any],
+    root: pathlib.Path = ROOT,
+    without: Collection[str] = (),
 ) -> dict[str, Any]:
     """Execute one notebook into ``folder``, and return where and how long it ran.
 
-    Of ``parameters`` those that the notebook does not know are left out. A RuntimeError that names cell and
-    message when it failed; the notebook as far as it came stays as ``*.part.ipynb``.
+    Of ``parameters`` those that the notebook does not know are left out, and so are the cells ``without``. A
+    RuntimeError that names cell and message when it failed; the notebook as far as it came stays as
+    ``*.part.ipynb``.
     """
     import papermill
 
@@ -101,13 +106,15 @@ def execute(
     folder.mkdir(parents=True, exist_ok=True)
     part = folder / f"{source.stem}.part.ipynb"
     own = digest(source)
+    chapter = nbformat.read(source, 4)
+    chapter.cells = [cell for cell in chapter.cells if cell.id not in without]
     begun = time.monotonic()
     with tempfile.TemporaryDirectory() as ipython:
         os.environ["IPYTHONDIR"] = ipython  # neither the reader's start-up files nor their history
         os.environ["JUPYTER_PREFER_ENV_PATH"] = "1"
         try:
             papermill.execute_notebook(
-                str(source),
+                chapter,
                 str(part),
                 given,
                 cwd=str(root),
@@ -199,12 +206,12 @@ def is_live(source: pathlib.Path, root: pathlib.Path) -> bool:
 
 
 def live(source: pathlib.Path, root: pathlib.Path) -> None:
-    """Train a notebook's run for the page "Quick start"."""
+    """Train a notebook's run for the page "Quick start"; the cell to change is left to readers."""
     folder, now = root / LIVE, live_state(source, root)
     print(f"{source.name}: live run on this machine ...", flush=True)
     out = f"{LIVE}/{source.stem}"
     shutil.rmtree(root / out, ignore_errors=True)  # nothing is resumed
-    entry = execute(source, folder, {"preset": "quick", "out": out}, root)
+    entry = execute(source, folder, {"preset": "quick", "out": out}, root, ("change-text", "change"))
     enter(folder, {source.stem: entry})
     write_atomically(folder / f"{source.stem}.state", now)
 

@@ -9,7 +9,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ncbook.board import ALONE, AVERAGED, ONE, TWO, is_marked, scored
+from ncbook.board import ALONE, AVERAGED, ONE, REAL, TWO, is_marked, scored
 from ncbook.compare import Difference, paired
 from ncbook.runs import Runs, select
 from nclib import plots
@@ -29,9 +29,8 @@ OF = {  # what a method with two networks trains with, as a label of the board
 }
 RATES = (0.0, 0.4, 0.6)
 PLACES: dict[str, dict[str, Any]] = {
-    "f8k": {"dataset": "f8k", "preset": "standard", "model": "bow"},
-    "fashion44k": {"dataset": "fashion44k", "preset": "standard", "model": "bow"},
-    "emoji": {"dataset": "emoji", "preset": "quick", "model": "vse"},
+    **{dataset: {"dataset": dataset, **where} for dataset, where in REAL["pairs"].items()},
+    "emoji": {"dataset": "emoji", "preset": "quick", "model": "vse", "protocol": "images"},
 }
 """Where both kinds of pairs are recorded, by data set."""
 NOT_RUN = "not run"
@@ -55,7 +54,7 @@ def against_averaged(runs: Runs, dataset: str, rate: float) -> dict[str, tuple[D
         By method, in the order of :data:`OF`; over shared seeds, which draw the same noise. Without values
         where a side is not recorded or not ranked.
     """
-    part = select(scored(runs), **PLACES[dataset], protocol="images", networks=TWO, rate=float(rate))
+    part = select(scored(runs), **PLACES[dataset], networks=TWO, rate=float(rate))
     part = part[~is_marked(part)] if len(part) else part
 
     def minus(method: str, label: str) -> Difference:
@@ -119,7 +118,7 @@ def cost_figure(runs: Runs, dataset: str = "f8k", rates: Sequence[float] = RATES
         the seeds. Above the line a method gains more than as much time spent on further networks.
     """
     figure, (axes,) = plots.panels(1, len(rates), width=3.4 * len(rates), height=4.2)
-    every = select(scored(runs), **PLACES[dataset], protocol="images")
+    every = select(scored(runs), **PLACES[dataset])
     for axis, rate in zip(axes, rates, strict=True):
         part = every[(every["rate"] - rate).abs() < 1e-9]
         part = part[~is_marked(part) & (part["networks"] != ALONE)] if len(part) else part
@@ -148,7 +147,7 @@ def cost_figure(runs: Runs, dataset: str = "f8k", rates: Sequence[float] = RATES
 
 def gce_line(runs: Runs, dataset: str, rate: float) -> pd.DataFrame:
     """Return the mean ``seconds`` and ``rsum`` of averaged networks of GCE, by their number."""
-    table = select(runs.retrieval, **PLACES[dataset], protocol="images", method="plain", mrate=float(rate))
+    table = select(runs.retrieval, **PLACES[dataset], method="plain", mrate=float(rate))
     kinds = {1: "loss=gce", **{n: f"loss=gce, networks={n}" for n in (2, 4)}}
     table = select(table, variant=list(kinds.values())) if len(table) else table
     if table.empty:

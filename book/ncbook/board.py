@@ -37,6 +37,17 @@ DATA_NAMES = {
     "wikipedia": "Wikipedia",
     "fashion_category": "product photographs by type",
 }
+REAL: dict[str, dict[str, dict[str, str]]] = {
+    "pairs": {
+        "f8k": {"preset": "standard", "model": "bow", "protocol": "images"},
+        "fashion44k": {"preset": "standard", "model": "bow", "protocol": "images"},
+    },
+    "labels": {
+        "wikipedia": {"preset": "standard", "protocol": "symmetric"},
+        "fashion_category": {"preset": "standard", "protocol": "symmetric"},
+    },
+}
+"""Conditions of comparisons on real data, by task and data set; nothing was tuned on the second of each."""
 METRICS = {"pairs": ("rSum", 1), "labels": ("mAP", 3)}  # name and decimals
 DASH = "–"
 OWN = ("crank", "crank_plus")  # methods of this book

@@ -21,6 +21,8 @@ PARTS = (0.0, 0.3, 0.6, 0.75, 0.9, 1.0)
 SLOPE, SLOPE_SPREAD, STEP_SPREAD = 0.5, 1.0, 0.1
 #: Spread of the mean logarithm of the slopes of a kind around that of the largest kind.
 ALIKE = 0.3
+#: Share that counts as none where odds are taken.
+NONE = 1e-9
 #: Log likelihood that a further step could gain, below which none is taken.
 GAIN = 1e-8
 
@@ -95,7 +97,9 @@ class Calibration:
         """Return the calibration with another share of wrong pairs: the odds change as those of the share."""
         if self.reason:
             return self
-        shift = logit(share.value) - logit(self.share.value)
+        # Odds of a share of exactly 0 or 1 are not finite.
+        new, old = logit(np.clip([share.value, self.share.value], NONE, 1 - NONE))
+        shift = new - old
         curves = [replace(curve, p=expit(logit(curve.p) + shift)) for curve in self.curves]
         return replace(self, curves=curves, share=share, shares=expit(logit(self.shares) + shift))
 

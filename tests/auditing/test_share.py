@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -82,3 +84,8 @@ def test_another_share_changes_the_odds_of_all_pairs_alike():
     np.testing.assert_allclose(after / (1 - after), 2 * before / (1 - before), rtol=0.05)
     assert moved.shares[0] == pytest.approx(moved.share.value)
     assert moved.share[1:] == (0.1, 0.5)
+    for ends in ((0.0, 0.2), (1.0, 0.2), (0.2, 0.0), (0.0, 0.0)):  # where odds are not finite
+        before, after = (Share(value, 0.0, 1.0) for value in ends)
+        moved = replace(found, share=before).with_share(after)
+        assert np.isfinite(moved.shares).all()
+        assert np.isfinite(moved(given.score)).all()

@@ -9,20 +9,11 @@ from pandas.io.formats.style import Styler
 
 from ncbook import board, show
 from ncbook.averaged import GCE, RATES
-from ncbook.board import ALONE, AVERAGED, ONE, TWO
-from ncbook.chapters import photographs
+from ncbook.board import ALONE, AVERAGED, ONE, REAL, TWO
 from ncbook.compare import paired
 from ncbook.runs import select
 from nclib.methods.base import METHODS
 
-REAL: dict[str, dict[str, dict[str, str]]] = {
-    "pairs": photographs.PAIRS,
-    "labels": {
-        "wikipedia": {"preset": "standard", "protocol": "symmetric"},
-        "fashion_category": {"preset": "standard", "protocol": "symmetric"},
-    },
-}
-"""Conditions of the comparison by task and data set; nothing was tuned on the second set of each."""
 BASE = {"pairs": GCE, "labels": "deep_sm"}  # whose seconds are the unit of time
 KINDS = {ONE: "One network", TWO: "Two networks"}
 NOTHING = "No records here."

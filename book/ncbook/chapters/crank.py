@@ -198,7 +198,7 @@ def judged() -> Markdown:
         for rate in RATES:
             found = advice.across(table, networks=kind, rates=(rate,))
             parts = []
-            for dataset in advice.REAL["pairs"]:
+            for dataset in board.REAL["pairs"]:
                 if name in found.index and (rank := found.loc[name, (dataset, "rank")]) == rank:
                     leader = found[dataset, "score"].idxmax()
                     gap = found.loc[leader, (dataset, "score")] - found.loc[name, (dataset, "score")]

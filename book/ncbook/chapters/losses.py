@@ -12,6 +12,7 @@ from pandas.io.formats.style import Styler
 from torch import Tensor
 
 from ncbook import Runs, show
+from ncbook.averaged import PLACES, RATES
 from ncbook.board import DATA_NAMES
 from ncbook.chapters.photographs import photograph_runs
 from ncbook.compare import mean_text
@@ -101,10 +102,7 @@ def rates_table() -> Styler | None:
 
 def temperatures(runs: Runs, method: str = "plain", loss: str = "gce") -> pd.DataFrame:
     """Return rSum on validation and test at 60 % wrong pairs by temperature, one row a temperature."""
-    table = select(
-        runs.retrieval, dataset="f8k", preset="standard", model="bow", method=method, mrate=0.6, seed=0,
-        protocol="images", networks=1,
-    )  # fmt: skip
+    table = select(runs.retrieval, **PLACES["f8k"], method=method, mrate=0.6, seed=0, networks=1)
     if table.empty or "option.tau" not in table:
         return pd.DataFrame(columns=["validation", "test"])
     if method == "plain":
@@ -140,9 +138,7 @@ def chosen_table(runs: Runs) -> Styler | None:
     The choice is the best of :data:`TEMPERATURES`, all recorded, on the validation photographs of Flickr8K at
     rate 0.6 and seed 0. It holds for all rates.
     """
-    table = select(
-        runs.retrieval, dataset="f8k", preset="standard", model="bow", protocol="images", networks=1
-    )
+    table = select(runs.retrieval, **PLACES["f8k"], networks=1)
     rows = {}
     for label, (method, loss) in WITH_SOFTMAX.items():
         found = temperatures(runs, method, loss)
@@ -157,7 +153,7 @@ def chosen_table(runs: Runs) -> Styler | None:
         tuned = published if same else select(own, variant=", ".join(filter(None, [head, f"tau={chosen:g}"])))
         cells: dict[tuple[str, str], str] = {("temperature", "published"): before}
         cells["temperature", "chosen"] = f"{chosen:g}"
-        for rate in (0.0, 0.4, 0.6):
+        for rate in RATES:
             for name, part in (("published", published), ("chosen", tuned)):
                 sums = list(part.loc[(part["mrate"] - rate).abs() < 1e-9, "rsum"])
                 text = mean_text(sums) if sums else "not run"
@@ -180,7 +176,7 @@ AVERAGED = {1: "", 2: ", two averaged", 4: ", four averaged"}
 
 def averaged_table(runs: Runs, dataset: str = "f8k") -> Styler | None:
     """Show networks alone, averaged, and of methods that train two, by rate; None without records."""
-    table = select(runs.retrieval, dataset=dataset, preset="standard", model="bow", protocol="images")
+    table = select(runs.retrieval, **PLACES[dataset])
     if table.empty:
         return None
     names = {("infonce", ""): "InfoNCE", ("gce", ""): "GCE", ("gce", ", tau=0.1"): "GCE, temperature 0.1"}

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from pandas.io.formats.style import Styler
 
 from ncbook import recorded, show
-from ncbook.board import ALONE, AVERAGED, DATA_NAMES
+from ncbook.board import ALONE, AVERAGED, DATA_NAMES, REAL
 from ncbook.chapters import as_preset, devices, labelled, rows_of
 from ncbook.compare import by_seed, mean_text
 from ncbook.notebook import REMARKED, WARMUP, in_warmup, means
@@ -43,8 +43,6 @@ NAMES = {
     "plain (infonce)": "InfoNCE",
 }
 """Lines in the figure of README and landing page, by label of the board."""
-PAIRS = {d: {"preset": "standard", "model": "bow", "protocol": "images"} for d in ("f8k", "fashion44k")}
-"""Conditions of that figure, by data set."""
 
 
 def photograph_runs(model: str = "bow", dataset: str = "f8k") -> pd.DataFrame:
@@ -171,7 +169,7 @@ def two_sets(table: pd.DataFrame, model: str = "bow") -> Figure | None:
     model : str
         Whose runs are drawn. Sets without any are left out; None without a set.
     """
-    parts = {d: select(table, dataset=d, **{**where, "model": model}) for d, where in PAIRS.items()}
+    parts = {d: select(table, dataset=d, **{**where, "model": model}) for d, where in REAL["pairs"].items()}
     parts = {d: part for d, part in parts.items() if len(part)}
     if not parts:
         return None
