@@ -79,7 +79,8 @@ def averaged_figure(runs: Runs, dataset: str = "f8k", rates: Sequence[float] = R
     Returns
     -------
     Figure
-        Right of zero the method is ahead of the pair. Without two shared seeds a row says not run.
+        Right of zero the method is ahead of the pair. One shared seed is a hollow mark; without any a row
+        says not run.
     """
     figure, (axes,) = plots.panels(1, len(rates), width=3.2 * len(rates), height=4.2, sharey=True)
     kinds = (("pair of its own loss", plots.ACCENT, "s", 0.17), ("pair of GCE", plots.THIRD, "o", -0.17))
@@ -87,10 +88,14 @@ def averaged_figure(runs: Runs, dataset: str = "f8k", rates: Sequence[float] = R
         for row, differences in enumerate(against_averaged(runs, dataset, rate).values()):
             for (name, colour, mark, up), d in zip(kinds, differences, strict=True):
                 at = -row + up
+                if not d.n:
+                    continue
                 if d.n > 1:
                     axis.plot(d.interval, [at, at], color=colour, lw=2)
-                    axis.plot(d.mean, at, mark, color=colour, ms=6, label=f"minus the averaged {name}")
-            if all(d.n < 2 for d in differences):
+                look = {"color": colour, "ms": 6, "mfc": colour if d.n > 1 else "none"}
+                several = "" if d.n > 1 else ", one seed"
+                axis.plot(d.mean, at, mark, label=f"minus the averaged {name}{several}", **look)
+            if not any(d.n for d in differences):
                 axis.annotate(
                     NOT_RUN, (0.5, -row), xycoords=("axes fraction", "data"), ha="center", va="center",
                     fontsize=8, color=plots.NEUTRAL,

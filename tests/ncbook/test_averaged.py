@@ -38,6 +38,16 @@ def test_a_pair_that_teaches_itself_is_compared_with_averaged_pairs(folder):
     assert marks == [60.0, -20.0]
 
 
+def test_one_seed_is_a_hollow_mark_without_an_interval(tmp_path):
+    at = {"dataset": "emoji", "preset": "quick", "model": "vse", "mrate": 0.4, "seed": 0}
+    save(tmp_path, "ncr", 210, single=200, **at)
+    save(tmp_path, "plain", 230, loss="gce", networks=2, single=200, **at)
+    (axis,) = averaged.averaged_figure(load_runs(tmp_path), "emoji", [0.4]).axes
+    mark, zero = axis.lines
+    assert (list(mark.get_xdata()), mark.get_markerfacecolor()) == ([-20.0], "none")
+    assert list(zero.get_xdata()) == [0, 0]
+
+
 def test_the_line_to_beat_has_one_two_and_four_networks(folder):
     every = load_runs(folder)
     assert averaged.gce_line(every, "emoji", 0.4)["rsum"].to_dict() == {1: 200.0, 2: 230.0, 4: 240.0}
