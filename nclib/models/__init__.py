@@ -24,6 +24,7 @@ from pathlib import Path
 
 from nclib.common.tokens import Tokens
 from nclib.models.base import CaptionEncoding, ImageEncoding, Matcher, option
+from nclib.models.compiled import compiling
 from nclib.models.encoders import l2
 from nclib.models.region_words import CosineMatcher, DualEncoder, FragmentMatcher
 from nclib.models.registry import MODELS, register
@@ -39,6 +40,7 @@ __all__ = [
     "Tokens",
     "available",
     "build",
+    "compiling",
     "l2",
     "option",
     "options",

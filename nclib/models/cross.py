@@ -31,7 +31,7 @@ def raw_scores(sources: Tensor, queries: Tensor) -> Tensor:
     Tensor, (G, K, H, Q)
     """
     flat = sources.reshape(-1, sources.shape[-1]) @ queries.reshape(-1, queries.shape[-1]).t()
-    return flat.view(*sources.shape[:2], *queries.shape[:2])
+    return flat.to(sources.dtype).view(*sources.shape[:2], *queries.shape[:2])  # of autocast, too
 
 
 def attention(

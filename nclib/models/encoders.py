@@ -7,7 +7,7 @@ import math
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+from torch.nn.utils.rnn import PackedSequence
 
 from nclib.common.checks import beyond
 from nclib.common.npy import read_npy
@@ -67,6 +67,44 @@ def word_mask(lengths: tuple[int, ...], width: int, like: Tensor) -> Tensor:
     return mask.to(like.device, like.dtype, non_blocking=True)
 
 
+def pack(x: Tensor, lengths: tuple[int, ...]) -> tuple[PackedSequence, Tensor]:
+    """Pack padded sequences for a recurrent layer by one gather; torch's own function copies every step.
+
+    Parameters
+    ----------
+    x, lengths : Tensor, (C, W, D), and tuple of int, length C
+
+    Returns
+    -------
+    packed : PackedSequence
+    places : Tensor, int64, (sum of lengths,)
+        Rows of ``x.flatten(0, 1)`` in the order of the packed ones, for :func:`unpack`.
+    """
+    width = x.shape[1]
+    longest, order = torch.sort(torch.tensor(lengths), descending=True)
+    step = torch.arange(width)[:, None]
+    inside = step < longest  # (W, C)
+    places = (order * width + step)[inside].to(x.device, non_blocking=True)
+    back = torch.empty_like(order)
+    back[order] = torch.arange(len(order))
+    to = {"device": x.device, "non_blocking": True}
+    data = x.flatten(0, 1).index_select(0, places)
+    sizes = inside.sum(1)
+    return PackedSequence(data, sizes[sizes > 0], order.to(**to), back.to(**to)), places
+
+
+def unpack(data: Tensor, places: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Return packed rows (sum of lengths, D) as padded sequences (C, W, D), zero beyond their lengths.
+
+    Parameters
+    ----------
+    data, places, shape : Tensor, Tensor, and (C, W)
+        As from :func:`pack`.
+    """
+    flat = data.new_zeros(shape[0] * shape[1], data.shape[-1])
+    return flat.index_copy(0, places, data).unflatten(0, tuple(shape))
+
+
 class RegionEncoder(nn.Module):
     """Linear map of every region, optionally to unit length (SCAN; SGRAF, arXiv 2101.01368, Sec. 3.1)."""
 
@@ -105,15 +143,12 @@ class TextEncoder(nn.Module):
         """
         width = max(tokens.lengths)
         embedded = self.dropout(self.embedding(tokens.ids[:, :width]))  # (C, W, word_dim)
-        packed = pack_padded_sequence(
-            embedded, torch.tensor(tokens.lengths), batch_first=True, enforce_sorted=False
-        )
+        packed, places = pack(embedded, tokens.lengths)
         states, final = self.gru(packed)
         forward, backward = states.data.chunk(2, dim=-1)
         valid = (forward + backward) / 2  # (sum of lengths, D)
         # before padding: the second derivative of a zero row's length does not exist
-        states = states._replace(data=l2(valid) if self.unit else valid)
-        words, _ = pad_packed_sequence(states, batch_first=True, total_length=width)  # (C, W, D)
+        words = unpack(l2(valid) if self.unit else valid, places, embedded.shape[:2])  # (C, W, D)
         return words, final.mean(0)
 
 

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from nclib.common.options import check, rules
 from nclib.common.tokens import Tokens
 from nclib.models.base import CaptionEncoding, ImageEncoding, fragments, option, used_with
+from nclib.models.compiled import call, comparing
 from nclib.models.encoders import EPS, l2, word_mask, xavier_linear
 from nclib.models.grouping import Group, Grouped, group_captions
 from nclib.models.omit_matching import (
@@ -304,7 +305,7 @@ class OMIT(PictureMatcher):
         # 3. Without gradients groups are small and meet the images slab by slab: both stay in the cache.
         # 4. The groups' columns go back to the captions' order.
         device = images.vectors.device
-        with torch.autocast(device.type, enabled=False):
+        with comparing(device):
             if MATCHINGS[self.matching].family == "vector":
                 return self._compare_vectors(images, captions)
             training, lengths = torch.is_grad_enabled(), captions.lengths
@@ -315,16 +316,18 @@ class OMIT(PictureMatcher):
             column = n_images * n_keys * caption["words"].element_size()  # bytes of a word's cosines
             column *= BYTES[MATCHINGS[self.matching].family]
             again = training and column * (sum(lengths) + len(lengths)) > self.memory_budget
+            small = not training and device.type == "cpu"
             groups = group_captions(
                 lengths,
-                group_cost=max(2.0, 3e4 / (n_images * n_keys)),  # a group takes some fifty calls
-                max_words=max(1, self.memory_budget // column) if training else GROUP_WORDS,
+                # a group takes some fifty calls; on an accelerator launches count
+                group_cost=max(2.0, 3e4 / (n_images * n_keys)) if device.type == "cpu" else 1e9,
+                max_words=GROUP_WORDS if small else max(1, self.memory_budget // column),
                 max_captions=chunk,
             )
             grouped, columns = Grouped(groups, device), []
             for group, part in zip(groups, self._parts(caption, grouped, groups), strict=True):
-                if training:
-                    columns.append(grouped.compute(self._block, image, part, again=again))
+                if not small:
+                    columns.append(grouped.compute(self._compared, image, part, again=again))
                 else:
                     columns.append(self._slab_by_slab(image, part, group))
             return grouped.join(columns)
@@ -348,6 +351,13 @@ class OMIT(PictureMatcher):
         slab = max(1, SLAB_ENTRIES // (n_keys * len(group.rows) * (group.width + 1)))
         slabs = zip(*(v.split(slab) for v in image.values()), strict=True)
         return torch.cat([self._block(dict(zip(image, v, strict=True)), part) for v in slabs])
+
+    def _compared(self, image: Side, caption: Side) -> Tensor:
+        """:meth:`_block`, compiled where that is wanted."""
+        varying = [(x, 0) for x in (*image.values(), *caption.values())]
+        varying += [(x, 1) for x in caption.values() if x.ndim > 1 and x is not caption["vectors"]]
+        scores: Tensor = call(OMIT._block, self, image, caption, varying=varying)
+        return scores
 
     def _block(self, image: Side, caption: Side, plain: bool = False) -> Tensor:
         """Scores (B, C) of captions side by side."""

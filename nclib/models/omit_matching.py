@@ -60,7 +60,7 @@ def _cosines(regions: Tensor, words: Tensor) -> Tensor:
     flat = words.transpose(0, 1).reshape(-1, words.shape[-1])  # (m C, D)
     padded = F.pad(flat, (0, 0, 0, _aligned(len(flat)) - len(flat)))
     product = (regions.reshape(-1, regions.shape[-1]) @ padded.t())[:, : len(flat)]
-    return product.unflatten(1, (words.shape[1], -1)).unflatten(0, regions.shape[:2])
+    return product.to(regions.dtype).unflatten(1, (words.shape[1], -1)).unflatten(0, regions.shape[:2])
 
 
 def compare(images: Side, captions: Side) -> Tensor:

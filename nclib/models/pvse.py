@@ -8,12 +8,11 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from nclib.common.tokens import Tokens
 from nclib.losses import triplet
 from nclib.models.base import Encoding, option
-from nclib.models.encoders import WordEmbedding, l2, word_mask, xavier_linear
+from nclib.models.encoders import WordEmbedding, l2, pack, unpack, word_mask, xavier_linear
 from nclib.models.region_words import PictureMatcher
 from nclib.models.registry import register
 
@@ -88,12 +87,12 @@ class SentenceEncoder(nn.Module):
 
     def forward(self, words: Tensor, lengths: tuple[int, ...]) -> Tensor:
         """Map word vectors (C, W, word_dim) to sentence vectors (C, embed_dim)."""
-        counts = torch.tensor(lengths)
-        states, final = self.gru(pack_padded_sequence(words, counts, batch_first=True, enforce_sorted=False))
+        packed, places = pack(words, lengths)
+        states, final = self.gru(packed)
         if self.sentence == "final":
             return final.transpose(0, 1).flatten(1)
-        padded, _ = pad_packed_sequence(states, batch_first=True)  # (C, W, D)
-        last = (counts - 1).to(padded.device, non_blocking=True)
+        padded = unpack(states.data, places, words.shape[:2])  # (C, W, D)
+        last = (torch.tensor(lengths) - 1).to(padded.device, non_blocking=True)
         return padded.gather(1, last[:, None, None].expand(-1, 1, padded.shape[2])).squeeze(1)
 
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from nclib.common.tokens import Tokens
 from nclib.models.base import CaptionEncoding, ImageEncoding, Matcher, fragments, option, used_with
+from nclib.models.compiled import call, comparing, wanted
 from nclib.models.encoders import RegionEncoder, TextEncoder, start_from, word_mask
 from nclib.models.grouping import Grouped, group_captions
 from nclib.models.pretrained import PretrainedText
@@ -223,6 +224,14 @@ class CosineMatcher(DualEncoder, RegionWordMatcher):
     """A dual encoder of region features and words."""
 
 
+GROUP_COST = {"cpu": 30.0, "other": 1e6}
+"""Fixed cost of a group of captions, in words of padding: mask, gather, and some forty calls on a CPU. On an
+accelerator launches count, and a group takes as many captions as its memory holds."""
+
+EVALUATION_BYTES = 1 << 28
+"""Largest group without gradients on a CPU."""
+
+
 class FragmentMatcher(RegionWordMatcher):
     """A model that compares regions with words; a subclass gives :meth:`pair_scores`.
 
@@ -260,9 +269,10 @@ class FragmentMatcher(RegionWordMatcher):
         """
         key = (*regions.shape, regions.dtype, regions.device.type)
         if key not in self._measured:
-            short, long, two = (self._kept(regions, n, w) for n, w in ((1, 4), (1, 8), (2, 4)))
-            per_word = max(1, (long - short) // 4)
-            self._measured[key] = per_word, max(0, two - short - 4 * per_word)
+            n = 2 if wanted(regions.device) else 1  # a compiler has a graph of its own for 1
+            short, long, two = (self._kept(regions, k * n, w) for k, w in ((1, 4), (1, 8), (2, 4)))
+            per_word = max(1, (long - short) // (4 * n))
+            self._measured[key] = per_word, max(0, (two - short) // n - 4 * per_word)
         return self._measured[key]
 
     def _kept(self, regions: Tensor, n: int, w: int) -> int:
@@ -286,7 +296,7 @@ class FragmentMatcher(RegionWordMatcher):
             torch.enable_grad(),
             torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor),
         ):
-            scores = self.pair_scores(regions, words, words.new_ones(n, w))
+            scores = self._scores(regions, words, words.new_ones(n, w))
         if scores.shape != (len(regions), n):
             raise TypeError(
                 f"{type(self).__name__}.pair_scores must be (images, captions), ({len(regions)}, {n}), got "
@@ -307,22 +317,34 @@ class FragmentMatcher(RegionWordMatcher):
         ``logits`` changes nothing here: these scores do not saturate.
         """
         regions, words = fragments(images, captions)
-        lengths = captions.lengths
-        with torch.autocast(regions.device.type, enabled=False):
+        lengths, training = captions.lengths, torch.is_grad_enabled()
+        with comparing(regions.device):
             regions, words = regions.to(self.dtype), words.to(self.dtype)
             per_word, per_caption = self.training_bytes(regions)
             word = per_word + per_caption * len(lengths) // sum(lengths)
-            again = torch.is_grad_enabled() and word * sum(lengths) > self.memory_budget
-            budget = self.memory_budget if torch.is_grad_enabled() else min(self.memory_budget, 1 << 28)
-            # a group costs about as much as 30 words of padding: mask, gather, and some forty calls
+            budget = self.memory_budget
+            if not training and regions.device.type == "cpu":
+                budget = min(budget, EVALUATION_BYTES)
+            again = training and word * sum(lengths) > budget
             groups = group_captions(
-                lengths, group_cost=30.0, max_words=max(1, budget // word), max_captions=chunk
+                lengths,
+                group_cost=GROUP_COST["cpu" if regions.device.type == "cpu" else "other"],
+                max_words=max(1, budget // word),
+                max_captions=chunk,
             )
             grouped, columns = Grouped(groups, words.device), []
             for group, part in zip(groups, grouped.split(words), strict=True):
                 inputs = _padded_with_ones(part[:, : group.width], group.lengths)
-                columns.append(grouped.compute(self.pair_scores, regions, *inputs, again=again))
+                columns.append(grouped.compute(self._scores, regions, *inputs, again=again))
             return grouped.join(columns)
+
+    def _scores(self, regions: Tensor, words: Tensor, mask: Tensor) -> Tensor:
+        """:meth:`pair_scores`, compiled where that is wanted."""
+        if not wanted(regions.device):
+            return self.pair_scores(regions, words, mask)
+        varying = [(regions, 0), (words, 0), (words, 1), (mask, 0), (mask, 1)]
+        scores: Tensor = call(type(self).pair_scores, self, regions, words, mask, varying=varying)
+        return scores
 
     def paired_similarity(
         self, images: ImageEncoding, captions: CaptionEncoding, *, logits: bool = False

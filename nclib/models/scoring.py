@@ -12,10 +12,10 @@ from torch import Tensor
 from tqdm import tqdm
 
 from nclib.common.options import Rule, check
+from nclib.common.precision import PRECISIONS, arithmetic, check_precision, resolved
 from nclib.models.base import Matcher
 
-PRECISIONS = {"float32": None, "bfloat16": torch.bfloat16}
-RULES = {"precision": Rule(str, choices=tuple(PRECISIONS)), "batch_size": Rule(int, low=1)}
+RULES = {"precision": Rule(str, choices=PRECISIONS), "batch_size": Rule(int, low=1)}
 
 
 @contextlib.contextmanager
@@ -43,7 +43,7 @@ def similarity_matrix(
     device: torch.device | str | None = None,
     batch_size: int = 256,
     progress: bool = False,
-    precision: str = "float32",
+    precision: str = "auto",
     logits: bool = False,
 ) -> Tensor:
     """Score every caption of a split against every image; each image and caption is encoded once.
@@ -59,8 +59,9 @@ def similarity_matrix(
         Where to compute; the model's own device by default. The model stays there.
     batch_size, progress, logits : int, bool, bool
         Images or captions encoded at a time; show a bar; as in :meth:`Matcher.similarity`.
-    precision : {"float32", "bfloat16"}
-        Arithmetic of the encoders; the weights' own type, or bfloat16 autocast.
+    precision : {"auto", "fp32", "tf32", "bf16"}
+        Of the products of matrices: float32; TF32, on a GPU; bfloat16 autocast. ``"auto"``: TF32 on a GPU,
+        else float32.
 
     Returns
     -------
@@ -69,21 +70,23 @@ def similarity_matrix(
     Raises
     ------
     ValueError
-        For an unknown precision, a batch size below 1, or data that do not fit the model.
+        For a precision that is unknown or that the device lacks, a batch size below 1, or data that do not
+        fit the model.
     """
     check(RULES, precision=precision, batch_size=batch_size)
     if device is not None:
         model.to(device)
     where = model.device
-    low = PRECISIONS[precision]
+    precision = resolved(precision, where)
+    check_precision(precision, where)
     n_images, n_captions = int(split.images.shape[0]), len(split.captions)
     lengths = getattr(split.captions, "lengths", None)
     # Captions of equal length side by side: no padding in the encoder, dense groups in the similarity.
     order = np.arange(n_captions) if lengths is None else np.argsort(np.asarray(lengths), kind="stable")
-    scores = torch.zeros(n_images, n_captions)
+    scores = torch.zeros(n_images, n_captions, device=where)  # copied once: a GPU is not waited for
     with (
         evaluating(model),
-        torch.autocast(where.type, dtype=low, enabled=low is not None),
+        arithmetic(precision, where),
         tqdm(total=n_captions, desc="scoring", unit="caption", disable=not progress, leave=False) as bar,
     ):
         parts = [
@@ -95,6 +98,6 @@ def similarity_matrix(
             rows = order[i : i + batch_size]
             captions = model.encode_captions(split.captions.batch(rows).to(where))
             block = model.similarity(images, captions, logits=logits)
-            scores[:, torch.from_numpy(rows)] = block.float().cpu()
+            scores.index_copy_(1, torch.from_numpy(rows).to(where, non_blocking=True), block.float())
             bar.update(len(rows))
-    return scores
+    return scores.cpu()

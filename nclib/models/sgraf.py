@@ -16,35 +16,34 @@ from torch import Tensor, nn
 
 from nclib.common.tokens import Tokens
 from nclib.models.base import CaptionEncoding, ImageEncoding, fragments, option
+from nclib.models.compiled import call, comparing, exact_linear, wanted
 from nclib.models.encoders import EPS, GlobalPooling, l2, word_mask, xavier_linear
 from nclib.models.grouping import Group, Grouped, group_captions
 from nclib.models.region_words import RegionWordMatcher
 from nclib.models.registry import register
-from nclib.models.sgraf_nodes import pair_nodes, plain_nodes, reason_over_pairs
+from nclib.models.sgraf_nodes import Linear, pair_nodes, plain_nodes, plain_reasoning, reason_over_pairs
 
-BLOCK_VALUES = {"cpu": 300_000, "other": 1 << 28}
-"""Values of the attended contexts of one block of images. On a CPU they fit in the cache (1.2 MB in float32);
-an accelerator wants few large calls: 2^28 values (1 GB) hold a batch of 128 at full size."""
+BLOCK_VALUES = 300_000
+"""Values of the attended contexts of one block of images on a CPU, so that they fit in the cache (1.2 MB)."""
 
-GRAPH_VALUES = {"cpu": 200_000, "other": 1 << 28}
+GRAPH_VALUES = 200_000
 """Values of the nodes of one block of pairs in graph reasoning, likewise."""
 
-GROUP_NODES = {"cpu": 60_000, "other": 4_000_000}
+GROUP_NODES = 60_000
 """Nodes (over all images) of one group of captions, likewise."""
 
-GROUP_COST = {"cpu": 400.0, "other": 40_000.0}
+GROUP_COST = {"cpu": 400.0, "other": 1e9}
 """Fixed cost of a group of captions, in nodes of one pair. On a CPU it is small: nearly every length gets a
-group of its own and nothing is padded. On an accelerator launches count, so that lengths share groups."""
+group of its own and nothing is padded. On an accelerator launches count: one group, if memory suffices."""
+
+IMAGES_AT_ONCE = 1024
+"""Images of one group without gradients on an accelerator, so that it holds many captions."""
 
 MOMENTUM = 0.1
 """Weight of one caption's statistics in the running batch norm of SAF."""
 
 Moments = tuple[Tensor, Tensor] | None
 """Mean and unbiased variance that each caption of a group contributes to a running batch norm."""
-
-
-def _place(tensor: Tensor) -> str:
-    return "cpu" if tensor.device.type == "cpu" else "other"
 
 
 class GraphStep(nn.Module):
@@ -67,10 +66,15 @@ class GraphReasoning(nn.Module):
         super().__init__()
         self.steps = nn.ModuleList(GraphStep(dim) for _ in range(steps))
 
-    def forward(self, nodes: Tensor, absent: Tensor | None) -> Tensor:
-        """Map nodes (P, N, S) to node 0 after all steps, (P, S); ``absent`` (P, 1, N) is -inf at padding."""
-        block = max(1, GRAPH_VALUES[_place(nodes)] // (nodes.shape[1] * nodes.shape[2]))
+    def forward(self, nodes: Tensor, absent: Tensor | None, linear: Linear | None = None) -> Tensor:
+        """Map nodes (P, N, S) to node 0 after all steps, (P, S); ``absent`` (P, 1, N) is -inf at padding.
+
+        With ``linear``, which computes the maps, straight from the formulas.
+        """
         maps = [part for step in self.steps if isinstance(step, GraphStep) for part in step.maps()]
+        if linear is not None:
+            return plain_reasoning(nodes, absent, *maps, linear=linear)
+        block = max(1, GRAPH_VALUES // (nodes.shape[1] * nodes.shape[2]))
         return reason_over_pairs(nodes, absent, maps, block=block)
 
 
@@ -197,12 +201,13 @@ class SimilarityNodes(RegionWordMatcher):
             return self._all_pairs(images, captions, chunk=None, scored=False)
         self.check_pairs(images, captions)
         vectors, regions, caption_vectors, words = self._parts(images, captions)
-        with torch.autocast(regions.device.type, enabled=False):
+        with comparing(regions.device):
             mask = word_mask(captions.lengths, words.shape[1], words)
             sets = (vectors, regions, caption_vectors, words * mask[..., None])
             nodes = plain_nodes(*(x[:, None] for x in sets), *self._maps(), temperature=self.temperature)
             nodes = nodes.flatten(0, 2)[None]  # (1, n, w + 1, S)
-            result, moments = self._reason(nodes, F.pad(mask, (1, 0), value=1.0))
+            linear = None if nodes.device.type == "cpu" else F.linear
+            result, moments = self._reason(nodes, F.pad(mask, (1, 0), value=1.0), linear)
         if moments is not None:
             self._remember(*moments)
         return result[0]
@@ -212,7 +217,7 @@ class SimilarityNodes(RegionWordMatcher):
     ) -> Tensor:
         """Compare image i with caption i only, (n,) in (0, 1), or the logits of these."""
         vectors = self.pair_vectors(images, captions, paired=True)
-        with torch.autocast(vectors.device.type, enabled=False):
+        with comparing(vectors.device):
             total = self.score(vectors).squeeze(-1)
         return total if logits else torch.sigmoid(total)
 
@@ -234,32 +239,40 @@ class SimilarityNodes(RegionWordMatcher):
     ) -> Tensor:
         """Logits (B, C) of all pairs, or their vectors (B, C, S)."""
         vectors, regions, caption_vectors, words = self._parts(images, captions)
-        with torch.autocast(regions.device.type, enabled=False):
-            groups, again = self._plan(regions, captions.lengths, chunk)
+        with comparing(regions.device):
+            at_once = len(regions)
+            if regions.device.type != "cpu" and not torch.is_grad_enabled() and not self.training:
+                at_once = min(at_once, IMAGES_AT_ONCE)
+            groups, again = self._plan(regions[:at_once], captions.lengths, chunk)
             grouped = Grouped(groups, regions.device)
-            columns: list[Tensor] = []
             moments: list[tuple[Tensor, Tensor]] = []
             caption_parts, word_parts = grouped.split(caption_vectors), grouped.split(words)
-            for group, some_vectors, some_words in zip(groups, caption_parts, word_parts, strict=True):
-                inputs = (vectors, regions, some_vectors, some_words, group, scored)
-                out, kept = grouped.compute(self._group, *inputs, again=again)
-                columns.append(out)
-                if kept is not None:
-                    moments.append(kept)
+            rows = []
+            for some_images in zip(vectors.split(at_once), regions.split(at_once), strict=True):
+                columns: list[Tensor] = []
+                for group, some_vectors, some_words in zip(groups, caption_parts, word_parts, strict=True):
+                    inputs = (*some_images, some_vectors, some_words, group, scored)
+                    out, kept = grouped.compute(self._group, *inputs, again=again)
+                    columns.append(out)
+                    if kept is not None:
+                        moments.append(kept)
+                rows.append(grouped.join(columns))
             if moments:
                 means, variances = zip(*moments, strict=True)
                 self._remember(grouped.join(means, 0), grouped.join(variances, 0))
-            return grouped.join(columns)
+            return torch.cat(rows)
 
     def _plan(self, regions: Tensor, lengths: tuple[int, ...], chunk: int | None) -> tuple[list[Group], bool]:
         """Cut the captions into groups, and say whether to compute each again in the backward pass."""
-        n_images = regions.shape[0]
-        node = n_images * self.sim_dim * regions.element_size() * self._vectors_per_node
-        training = torch.is_grad_enabled()
+        (n_images, _, dim), training = regions.shape, torch.is_grad_enabled()
+        values, place = self.sim_dim * self._vectors_per_node, "cpu"
+        most = GROUP_NODES // n_images
+        if regions.device.type != "cpu":  # the formulas form contexts: measured peaks
+            values, place, most = values + dim * (5 if training else 3), "other", sum(lengths) + len(lengths)
+        node = n_images * values * regions.element_size()
         again = training and node * (sum(lengths) + len(lengths)) > self.memory_budget
-        most = max(1, min(GROUP_NODES[_place(regions)] // n_images, self.memory_budget // node))
-        price = GROUP_COST[_place(regions)] / n_images
-        price = price if self.group_cost is None else self.group_cost
+        most = max(1, min(most, self.memory_budget // node))
+        price = GROUP_COST[place] / n_images if self.group_cost is None else self.group_cost
         return group_captions(lengths, group_cost=price, max_words=most, max_captions=chunk), again
 
     def _group(
@@ -272,21 +285,51 @@ class SimilarityNodes(RegionWordMatcher):
         scored: bool,
     ) -> tuple[Tensor, Moments]:
         """Logits (B, n) or vectors (B, n, S) of one group of captions, with the head's statistics if any."""
-        words = words[:, : group.width]
+        words, device = words[:, : group.width], words.device
         mask: Tensor | None = None
-        if group.padded:
+        if group.padded or device.type != "cpu":
             mask = word_mask(group.lengths, group.width, words)
             words = words * mask[..., None]
             mask = F.pad(mask, (1, 0), value=1.0)  # (n, w + 1): the global node is always there
-        block = max(1, BLOCK_VALUES[_place(words)] // words.numel())
-        inputs = (image_vectors, regions, vectors, words, *self._maps())
-        nodes = pair_nodes(*inputs, temperature=self.temperature, block=block)
+        inputs = (image_vectors, regions, vectors, words)
+        if mask is not None and device.type != "cpu":
+            exact = wanted(device) and torch.get_float32_matmul_precision() == "highest"
+            exact = exact and words.dtype == torch.float32 and not torch.is_autocast_enabled(device.type)
+            varying = [(x, 0) for x in (*inputs, mask)] + [(words, 1), (mask, 1)]
+            linear = exact_linear if exact else F.linear
+            found: tuple[Tensor, Moments] = call(
+                SimilarityNodes.formulas, self, *inputs, mask, scored, linear, varying=varying
+            )
+            return found
+        block = max(1, BLOCK_VALUES // words.numel())
+        nodes = pair_nodes(*inputs, *self._maps(), temperature=self.temperature, block=block)
         vectors, moments = self._reason(nodes, mask)
         return (self.score(vectors).squeeze(-1) if scored else vectors), moments
 
+    def formulas(
+        self,
+        vectors: Tensor,
+        regions: Tensor,
+        captions: Tensor,
+        words: Tensor,
+        mask: Tensor,
+        scored: bool,
+        linear: Linear,
+    ) -> tuple[Tensor, Moments]:
+        """Return what :meth:`_group` does, straight from the formulas: one graph for a compiler."""
+        inputs = (vectors, regions, captions, words, *self._maps())
+        nodes = plain_nodes(*inputs, temperature=self.temperature, linear=linear)
+        found, moments = self._reason(nodes, mask, linear)
+        return (self.score(found).squeeze(-1) if scored else found), moments
+
     @abstractmethod
-    def _reason(self, nodes: Tensor, mask: Tensor | None) -> tuple[Tensor, Moments]:
-        """Reduce the nodes (B, n, w + 1, S) of each pair to one vector (B, n, S)."""
+    def _reason(
+        self, nodes: Tensor, mask: Tensor | None, linear: Linear | None = None
+    ) -> tuple[Tensor, Moments]:
+        """Reduce the nodes (B, n, w + 1, S) of each pair to one vector (B, n, S).
+
+        With ``linear``, which computes maps, straight from the formulas.
+        """
 
     def _remember(self, mean: Tensor, variance: Tensor) -> None:
         """Update running statistics from the captions' own; only SAF has any."""
@@ -332,13 +375,15 @@ class SGR(SimilarityNodes):
         super().__init__(**common)
         self.graph = GraphReasoning(self.sim_dim, self.steps)
 
-    def _reason(self, nodes: Tensor, mask: Tensor | None) -> tuple[Tensor, Moments]:
+    def _reason(
+        self, nodes: Tensor, mask: Tensor | None, linear: Linear | None = None
+    ) -> tuple[Tensor, Moments]:
         n_images, n, size = nodes.shape[:3]
         absent = None
         if mask is not None:
             absent = torch.zeros_like(mask).masked_fill(mask == 0, -torch.inf)
             absent = absent[None].expand(n_images, n, size).reshape(-1, 1, size)
-        vectors = self.graph(nodes.view(n_images * n, size, -1), absent)
+        vectors = self.graph(nodes.view(n_images * n, size, -1), absent, linear)
         return vectors.view(n_images, n, -1), None
 
 
@@ -363,7 +408,9 @@ class SAF(SimilarityNodes):
         super().__init__(**common)
         self.filtration = AttentionFiltration(self.sim_dim)
 
-    def _reason(self, nodes: Tensor, mask: Tensor | None) -> tuple[Tensor, Moments]:
+    def _reason(
+        self, nodes: Tensor, mask: Tensor | None, linear: Linear | None = None
+    ) -> tuple[Tensor, Moments]:
         return self.filtration(nodes, mask)
 
     def _remember(self, mean: Tensor, variance: Tensor) -> None:

@@ -32,6 +32,8 @@ from torch import Tensor
 from nclib.models.cross import LEAK
 from nclib.models.encoders import EPS, l2
 
+Linear = Callable[[Tensor, Tensor, Tensor], Tensor]
+
 
 def pair_nodes(*inputs: Tensor, temperature: float, block: int) -> Tensor:
     """Similarity nodes of all pairs of B images and n captions of w words.
@@ -58,26 +60,31 @@ def pair_nodes(*inputs: Tensor, temperature: float, block: int) -> Tensor:
     return _PairNodes.apply(temperature, block, torch.is_grad_enabled(), *inputs)
 
 
-def plain_nodes(*inputs: Tensor, temperature: float) -> Tensor:
+def plain_nodes(*inputs: Tensor, temperature: float, linear: Linear = F.linear) -> Tensor:
     """Similarity nodes straight from the formulas: differentiable any number of times, in more memory.
+
+    Under autocast products are in its number type, everything else in that of the regions.
 
     Parameters
     ----------
     *inputs, temperature
         As in :func:`pair_nodes`, the first four with any leading dimensions.
+    linear : callable
+        Computes the two maps.
 
     Returns
     -------
     Tensor, (..., B, n, w + 1, S)
     """
     vectors, regions, captions, words, weight_g, bias_g, weight_l, bias_l = inputs
-    raw = F.leaky_relu(torch.einsum("...brd,...nwd->...brnw", regions, words), LEAK)
+    dtype = regions.dtype
+    raw = F.leaky_relu(torch.einsum("...brd,...nwd->...brnw", regions, words).to(dtype), LEAK)
     share = torch.softmax(temperature * l2(raw), dim=-3)
-    context = l2(torch.einsum("...brnw,...brd->...bnwd", share, regions))
+    context = l2(torch.einsum("...brnw,...brd->...bnwd", share, regions).to(dtype))
     whole = (vectors[..., :, None, :] - captions[..., None, :, :]).square()  # (..., B, n, D)
     local = (context - words[..., None, :, :, :]).square()  # (..., B, n, w, D)
-    nodes = (F.linear(whole, weight_g, bias_g)[..., None, :], F.linear(local, weight_l, bias_l))
-    return l2(torch.cat(nodes, -2))
+    nodes = (linear(whole, weight_g, bias_g)[..., None, :], linear(local, weight_l, bias_l))
+    return l2(torch.cat(nodes, -2).to(dtype))
 
 
 def _differentiate(
@@ -253,15 +260,22 @@ def reason_over_pairs(nodes: Tensor, absent: Tensor | None, maps: Sequence[Tenso
     return _Reason.apply(nodes, absent, block, torch.is_grad_enabled(), *maps)
 
 
-def _plain_reasoning(nodes: Tensor, absent: Tensor | None, *maps: Tensor) -> Tensor:
-    """:func:`reason_over_pairs` straight from the formulas: differentiable any number of times."""
+def plain_reasoning(
+    nodes: Tensor, absent: Tensor | None, *maps: Tensor, linear: Linear | None = None
+) -> Tensor:
+    """:func:`reason_over_pairs` straight from the formulas: differentiable any number of times.
+
+    ``linear`` computes the maps, whose weights it takes as (out, in); by default plain products do.
+    """
     last = len(maps) - 4
     for t in range(0, len(maps), 4):
         merged, shift, update, bias = maps[t : t + 4]
         asking = nodes[:, :1] if t == last else nodes
-        edges = (asking @ merged + shift) @ nodes.transpose(1, 2)
+        queries = linear(asking, merged.t(), shift) if linear else asking @ merged + shift
+        edges = queries @ nodes.transpose(1, 2)
         edges = torch.softmax(edges if absent is None else edges + absent, -1)
-        nodes = torch.relu(edges @ nodes @ update + bias)
+        mixed = edges @ nodes
+        nodes = torch.relu(linear(mixed, update.t(), bias) if linear else mixed @ update + bias)
     return nodes[:, 0]
 
 
@@ -312,7 +326,7 @@ class _Reason(torch.autograd.Function):
                 wanted = (ctx.needs_input_grad[0], *ctx.needs_input_grad[4:])
 
                 def plain(nodes: Tensor, *maps: Tensor) -> Tensor:
-                    return _plain_reasoning(nodes, absent, *maps)
+                    return plain_reasoning(nodes, absent, *maps)
 
                 first, *rest = _differentiate(plain, saved[: len(wanted)], wanted, grads[0])
                 return first, None, None, None, *rest

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from nclib.common.tokens import Tokens
 from nclib.models.base import CaptionEncoding, ImageEncoding, option
-from nclib.models.encoders import l2, word_mask, xavier_linear
+from nclib.models.encoders import l2, pack, unpack, word_mask, xavier_linear
 from nclib.models.region_words import DualEncoder, RegionWordMatcher
 from nclib.models.registry import register
 
@@ -58,12 +58,9 @@ class GPO(nn.Module):
         longest = max(sizes)
         weight = self.score.weight
         codes = position_codes(longest, self.code_dim).to(weight)[None].expand(len(sizes), -1, -1)
-        packed = nn.utils.rnn.pack_padded_sequence(
-            codes, torch.tensor(sizes), batch_first=True, enforce_sorted=False
-        )
+        packed, places = pack(codes, tuple(sizes))
         states, _ = self.gru(packed)
-        states, _ = nn.utils.rnn.pad_packed_sequence(states, batch_first=True, total_length=longest)
-        forward, backward = states.chunk(2, dim=-1)
+        forward, backward = unpack(states.data, places, codes.shape[:2]).chunk(2, dim=-1)
         logits = self.score((forward + backward) / 2).squeeze(-1) / self.temperature
         absent = (torch.arange(longest)[None] >= torch.tensor(sizes)[:, None]).to(weight.device)
         return torch.softmax(logits.masked_fill(absent, -math.inf), dim=1)

@@ -8,12 +8,11 @@ from typing import Any, ClassVar
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pack_padded_sequence
 
 from nclib.common.tokens import Tokens
 from nclib.losses import triplet
 from nclib.models.base import Encoding, option
-from nclib.models.encoders import l2, xavier_linear
+from nclib.models.encoders import l2, pack, xavier_linear
 from nclib.models.region_words import DualEncoder
 from nclib.models.registry import register
 
@@ -159,11 +158,7 @@ class VSRN(DualEncoder):
         """Encode captions as unit vectors (C, D)."""
         tokens = self.check_tokens(tokens)
         lengths, ids = tokens.lengths, tokens.ids[:, : max(tokens.lengths)]
-        _, final = self.text_gru(
-            pack_padded_sequence(
-                self.embedding(ids), torch.tensor(lengths), batch_first=True, enforce_sorted=False
-            )
-        )
+        _, final = self.text_gru(pack(self.embedding(ids), lengths)[0])
         return ToldCaptions(l2(final[-1]), lengths, ids if self.training else None)
 
     def own_loss(self, images: ReasonedImages, captions: ToldCaptions) -> dict[str, Tensor]:

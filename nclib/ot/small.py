@@ -164,6 +164,8 @@ def transport_scores(
     spec = Spec(lam, iterations, LOOPS[loop])
     if plain:
         scores = _plain_scores(*sides, spec, skip)
+    elif s.device.type != "cpu" and not _fused.takes(sides[0], s.shape[1], s.shape[2]):
+        scores = _formula_scores(*sides, spec, skip)
     elif _fused.takes(sides[0], s.shape[1], s.shape[2]):
         scores = _fused.FusedScores.apply(*sides, spec, skip, _plain_scores)
     else:
@@ -266,6 +268,29 @@ def _pair_plans(s: Tensor, p: Tensor, q: Tensor, spec: Spec) -> Tensor:
 
 def _plain_scores(s: Tensor, p: Tensor, q: Tensor, spec: Spec, skip: int) -> Tensor:
     plan = _pair_plans(s, p, q, spec)
+    return (plan * s)[:, skip:, skip:].sum((1, 2))
+
+
+def _formula_scores(s: Tensor, p: Tensor, q: Tensor, spec: Spec, skip: int) -> Tensor:
+    """Scores (B, C) straight from the formulas, captions last: what a compiler makes one graph of."""
+    lam, passes, epsilon = spec
+    valid = q > 0  # (B or 1, m, C)
+    x, v, reach = s / lam, valid.to(s.dtype), math.exp(1 / lam) if epsilon else 0.0
+    if not _is_direct(s.dtype, lam, epsilon):  # shifts that change no score: no gradient goes through them
+        x = torch.where(valid[:, None], x, -FAR)
+        shift, columns, v = _shifts(x.detach(), valid, epsilon)
+        x = (x - shift if columns is None else x - shift - columns).clamp_min(DEEPEST[s.dtype])
+        reach = _reach(shift, lam) if epsilon else 0.0
+    k = x.exp() * valid[:, None]  # (B, n, m, C)
+    if epsilon:
+        k = k / (k.sum((1, 2), keepdim=True) + epsilon * reach)
+    u, tiny = torch.ones_like(k[:, :, 0]), torch.finfo(s.dtype).tiny
+    for _ in range(passes):
+        rows = (k * v[:, None]).sum(2)
+        u = u * p / (u * rows + epsilon) if epsilon else p / rows.clamp_min(tiny)
+        sums = (k * u[:, :, None]).sum(1)
+        v = v * q / (v * sums + epsilon) if epsilon else q / sums.clamp_min(tiny)
+    plan = k * u[:, :, None] * v[:, None]
     return (plan * s)[:, skip:, skip:].sum((1, 2))
 
 

@@ -20,9 +20,11 @@ from nclib import data
 from nclib.common.files import content_digest, digest
 from nclib.common.lock import sole_writer
 from nclib.common.options import Rule, did_you_mean, make, missing, problems, refuse, rules
+from nclib.common.precision import products, resolved
 from nclib.common.registry import Registry
 from nclib.data import CategoryData, Dataset
 from nclib.data.registry import datasets
+from nclib.models import compiling
 from nclib.noise import LabelNoise, Mismatch
 from nclib.runs import checkpoint
 from nclib.runs.identity import DATA, code_names, fingerprint
@@ -199,10 +201,13 @@ class Experiment(ABC, Generic[T, D, N]):
             sha256 = digest(Path(run.noise_file))[:16]
             run = replace(run, **self.file_noise)
         mappings = {k: {**usual.get(k, {}), **given.get(k, {})} for k in self.mappings}
+        schedule = part(self.schedule)
+        if getattr(schedule, "precision", "") == "auto":
+            schedule = replace(schedule, precision=resolved("auto", choose_device(run.device)))
         settings = Settings(
             method=self.method,
             run=run,
-            schedule=part(self.schedule),
+            schedule=schedule,
             method_options=part(self.methods.options(self.method)),
             noise_sha256=sha256,
             **mappings,
@@ -318,7 +323,8 @@ class Experiment(ABC, Generic[T, D, N]):
         # 5. Another record is set aside; training continues from the checkpoint if there is one.
         reports = [] if tracker is None else [reporter(tracker)]
         damage = ""
-        with numbers_fixed(settings.run.threads), kept_warnings() as said:
+        mode = getattr(settings.run, "compile", "auto")
+        with numbers_fixed(settings.run.threads), compiling(mode), kept_warnings() as said:
             dataset = self.read_data(settings)
             folder = self.folder(settings, dataset)
             path = folder / "record.json"
@@ -355,7 +361,8 @@ class Experiment(ABC, Generic[T, D, N]):
                 if damage:
                     checkpoint.set_aside(path, damage)
                 loaded.trainer.warnings, loaded.trainer.after_epoch = said, reports
-                return self.finish(settings, loaded, progress)
+                with products(getattr(settings.schedule, "precision", "fp32"), device):
+                    return self.finish(settings, loaded, progress)
 
     def finish(self, settings: Settings, loaded: LoadedRun[T, D, N], progress: bool) -> Record:
         """Train a loaded run to its end, test the selected epoch, write the record and return it."""

@@ -15,13 +15,14 @@ import torch
 from typing_extensions import TypedDict
 
 from nclib.common.options import option
+from nclib.common.precision import PRECISIONS
+from nclib.models.compiled import MODES
 from nclib.noise import LABEL_PROTOCOLS, LABEL_SCOPES
 from nclib.runs.identity import UNSAID
 from nclib.runs.optimizers import OPTIMIZERS
 from nclib.runs.presets import PRESETS
 
 NARROW = {"float16": np.float16, "float32": np.float32}  # of scalars whose digits a float prints in full
-PRECISION = {"fp32": "float32", "bf16": "bfloat16"}
 LARGEST_SEED = 2**31 - 1
 
 
@@ -63,6 +64,7 @@ class PairOptions(RunOptions):
     networks: int = option(
         1, low=1, high=100, help="networks trained apart on the same noise, whose mean similarity is tested"
     )
+    compile: str = option("auto", choices=MODES, help="auto: comparisons are compiled on a GPU; off: never")
 
     @property
     def noise_rate(self) -> float | None:
@@ -99,7 +101,7 @@ class PairSchedule:
     )
     weight_decay: float = option(0.0, low=0, help="decoupled weight decay, as of AdamW")
     grad_clip: float = option(2.0, above=0, help="largest norm of a network's gradient")
-    precision: str = option("fp32", choices=tuple(PRECISION), help="number type of the forward pass")
+    precision: str = option("auto", choices=PRECISIONS, help="of products; auto: tf32 on a GPU, else fp32")
 
     def share(self, epoch: int) -> float:
         """Return what is left of the learning rate in a training epoch, counted from 0.
@@ -157,6 +159,7 @@ class RunParameters(TypedDict, total=False, extra_items=Any):  # type: ignore[ca
     model: str | None
     mrate: float | None
     networks: int | None
+    compile: str | None
     warmup_epochs: int | None
     optimizer: str | None
     decay_every: int | None

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from nclib.common.method import check_pair_values, check_plain, loss_terms
+from nclib.common.precision import arithmetic, check_precision
 from nclib.common.prefetch import X, Y, ahead
 from nclib.data.dataset import Split
 from nclib.evaluation import recall
@@ -25,7 +26,7 @@ from nclib.noise import Mismatch
 from nclib.runs.loop import SavedLoop, seed_of
 from nclib.runs.noisy_pairs import Batches, NoisyPairs
 from nclib.runs.optimizers import build
-from nclib.runs.options import PRECISION, PairSchedule
+from nclib.runs.options import PairSchedule
 
 BATCH_NORM_NEEDS = 2  # samples in a batch, at least
 
@@ -79,6 +80,7 @@ class PairTrainer(SavedLoop):
     ) -> None:
         identity = {"fingerprint": fingerprint, "noise": pairs.noise.checksum, "data": data_checksum}
         super().__init__(seed=seed, device=device, folder=folder, identity=identity)
+        check_precision(schedule.precision, device)
         self.method, self.pairs, self.schedule = method, pairs, schedule
         self.networks = [network.to(device) for network in networks]
         self.n_pairs, self.batch_size = len(pairs), schedule.batch_size
@@ -142,8 +144,7 @@ class PairTrainer(SavedLoop):
         ``network`` is the number of the network; by default that of the one being trained.
         """
         net = self.networks[self.active if network is None else network]
-        half = self.schedule.precision == "bf16"
-        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=half):
+        with arithmetic(self.schedule.precision, self.device):
             S: Tensor = net(batch.images, batch.captions, logits=logits)
         return S.float()
 
@@ -290,7 +291,7 @@ class PairTrainer(SavedLoop):
                 split,
                 device=self.device,
                 progress=progress,
-                precision=PRECISION[self.schedule.precision],
+                precision=self.schedule.precision,
             )
             for network in self.networks
         ]

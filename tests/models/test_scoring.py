@@ -87,12 +87,12 @@ def test_double_weights_low_precision_and_logits():
     torch.testing.assert_close(
         torch.sigmoid(similarity_matrix(model, split, logits=True)), scores, rtol=0, atol=1e-6
     )
-    rough = similarity_matrix(model, split, precision="bfloat16")
+    rough = similarity_matrix(model, split, precision="bf16")
     assert rough.dtype == torch.float32
     assert not torch.equal(rough, scores)
     torch.testing.assert_close(rough, scores, rtol=0, atol=0.05)
     torch.testing.assert_close(similarity_matrix(model.double(), split), scores, rtol=0, atol=3e-6)
-    with pytest.raises(ValueError, match="precision='float16': must be one of 'float32', 'bfloat16'"):
+    with pytest.raises(ValueError, match="precision='float16': must be one of 'auto', 'fp32', 'tf32', 'bf16'"):
         similarity_matrix(model, split, precision="float16")
     with pytest.raises(ValueError, match="batch_size=0: must be a whole number, at least 1"):
         similarity_matrix(model, split, batch_size=0)

@@ -39,8 +39,8 @@ def gradients(model):
 @pytest.mark.parametrize("group_cost", [0.0, 12.0, 1e9])
 @pytest.mark.parametrize("values", [1, 500, 10**6])
 def test_batch_equals_loop(name, training, chunk, group_cost, values, monkeypatch):
-    monkeypatch.setitem(sgraf.BLOCK_VALUES, "cpu", values)
-    monkeypatch.setitem(sgraf.GRAPH_VALUES, "cpu", values)
+    monkeypatch.setattr(sgraf, "BLOCK_VALUES", values)
+    monkeypatch.setattr(sgraf, "GRAPH_VALUES", values)
     model, images, tokens = example(name)
     model.train(training)
     model.group_cost = group_cost

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from nclib.common.precision import arithmetic
 from nclib.common.tokens import Tokens
 from nclib.methods.base import Batch, Loop
 
 PRECISION = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 
-def _precision(loop: Loop) -> torch.autocast:
-    """Return the context in which ``loop.similarity`` runs a network: bfloat16 or float32."""
-    half = getattr(getattr(loop, "schedule", None), "precision", "fp32") == "bf16"
-    return torch.autocast(loop.device.type, dtype=torch.bfloat16, enabled=half)
+def _precision(loop: Loop) -> AbstractContextManager[None]:
+    """Return the context in which ``loop.similarity`` runs a network."""
+    return arithmetic(getattr(getattr(loop, "schedule", None), "precision", "fp32"), loop.device)
 
 
 def encode(loop: Loop, batch: Batch, network: int) -> tuple[Any, Any]:

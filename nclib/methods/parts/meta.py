@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from nclib.common.tokens import Tokens
 from nclib.methods.base import Batch, Loop
-from nclib.models import Matcher
+from nclib.models import Matcher, compiling
 
 NARROWING = 4  # a similarity vector of 256 numbers has a hidden layer of 64
 LEAST_HIDDEN = 8  # some models describe a pair by a single number
@@ -57,12 +57,11 @@ class MetaMatcher(Matcher):
     @property
     def memory_budget(self) -> int:
         """Bytes that the intermediate results of one comparison may take; the model's."""
-        return self.model.memory_budget if hasattr(self, "model") else 0
+        return self.model.memory_budget
 
     @memory_budget.setter
     def memory_budget(self, value: int) -> None:
-        if hasattr(self, "model"):
-            self.model.memory_budget = value
+        self.model.memory_budget = value
 
     @property
     def pair_dim(self) -> int:
@@ -210,9 +209,9 @@ def look_ahead_gradient(
         found: Tensor = torch.func.functional_call(network.meta, weights, (z,))
         return found
 
-    # The fused recurrent kernels of CUDA have no second derivative.
+    # The fused recurrent kernels of CUDA have no second derivative, and neither has what is compiled.
     kernels = torch.backends.cudnn.flags(enabled=False) if exact else nullcontext()
-    with kernels, torch.enable_grad():
+    with kernels, compiling("off"), torch.enable_grad():
         z = vectors(train_vectors, phi, seed)
         loss = train_loss(logits(z))
         g = torch.autograd.grad(loss, list(phi.values()), create_graph=exact, allow_unused=True)

@@ -1,0 +1,134 @@
+"""Comparison of pairs as one compiled graph on a GPU, from the formulas that run one by one elsewhere.
+
+``torch.compile`` fuses what lies between the products of matrices: at the papers' size the similarity nodes
+of SGR and SAF take 6.9 ms, forward and backward, in place of 23 (H100, TF32).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+MODES = ("auto", "off")
+RECOMPILE_LIMIT = 64
+"""Graphs of one function: models, with and without gradients, precisions; torch's own limit is 8."""
+
+_mode = "auto"
+
+
+@contextmanager
+def compiling(mode: str) -> Iterator[None]:
+    """Compile comparisons on a GPU within a ``with`` block (``"auto"``), or run them eagerly (``"off"``).
+
+    Second derivatives need ``"off"``. The setting holds for all threads.
+    """
+    global _mode
+    before, _mode = _mode, mode
+    try:
+        yield
+    finally:
+        _mode = before
+
+
+def wanted(device: torch.device) -> bool:
+    """Return whether comparisons on a device are compiled."""
+    return _mode == "auto" and device.type == "cuda" and _compiler_is_there()
+
+
+@cache
+def _compiler_is_there() -> bool:
+    if importlib.util.find_spec("triton"):
+        return True
+    warnings.warn(
+        "triton, the compiler's back end, is not installed: comparisons of pairs run eagerly on the GPU, "
+        "several times slower; install it, or give compile='off'",
+        stacklevel=2,
+    )
+    return False
+
+
+@cache
+def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    import torch._dynamo  # a second, and only here
+
+    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, RECOMPILE_LIMIT)
+    # An analysis that is not made for sizes which vary, and stops the compiler of torch 2.11 there.
+    return torch.compile(function, options={"triton.coalesce_tiling_analysis": False})
+
+
+def call(function: Callable[..., Any], *inputs: Any, varying: Sequence[tuple[Tensor, int]]) -> Any:
+    """Return ``function(*inputs)``, compiled where that is :func:`wanted` on the device of the tensors.
+
+    Parameters
+    ----------
+    function : callable
+        A plain function; its first input may be the model. One graph: no reads of values on the host.
+    *inputs
+        Tensors, models and settings.
+    varying : sequence of (Tensor, int)
+        Dimensions whose size changes from call to call, such as the words of the longest caption. They are
+        symbols from the first call on, so that nothing is compiled again, and a run that is continued
+        computes with the same code.
+    """
+    if not wanted(varying[0][0].device):
+        return function(*inputs)
+    for tensor, dim in varying:
+        torch._dynamo.maybe_mark_dynamic(tensor, dim)
+    return _compiled(function)(*inputs)
+
+
+def comparing(device: torch.device) -> AbstractContextManager[Any]:
+    """Return the autocast of a comparison: on a GPU that of the run, elsewhere none."""
+    if device.type == "cuda" and torch.is_autocast_enabled("cuda"):
+        return nullcontext()
+    return torch.autocast(device.type, enabled=False)
+
+
+def exact_linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Map float32 values (..., K) by a weight (N, K) and a bias (N,) to (..., N), to about 1e-6, on a GPU.
+
+    A number is the sum of two of bfloat16, its halves; three products of halves, summed in float32, take a
+    third of the time of one product in float32.
+    """
+    flat = x.reshape(-1, x.shape[-1])
+    product: Tensor = _Product.apply(flat, weight)
+    return product.view(*x.shape[:-1], -1) + bias
+
+
+class _Product(torch.autograd.Function):
+    """Product of (M, K) and the transpose of (N, K) by halves, with its gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return _by_halves(x, weight.t())
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor]:
+        x, weight = ctx.saved_tensors
+        return _by_halves(grads[0], weight), _by_halves(grads[0].t(), x)
+
+
+def _by_halves(a: Tensor, b: Tensor) -> Tensor:
+    """Product of (M, K) and (K, N) in float32."""
+    (a_high, a_low), (b_high, b_low) = _halves(a), _halves(b)
+    return _mm(a_high, b_high) + (_mm(a_high, b_low) + _mm(a_low, b_high))
+
+
+def _halves(x: Tensor) -> tuple[Tensor, Tensor]:
+    high = x.to(torch.bfloat16)
+    return high, (x - high.to(x.dtype)).to(torch.bfloat16)
+
+
+def _mm(a: Tensor, b: Tensor) -> Tensor:
+    """Product of bfloat16 matrices, summed and returned in float32."""
+    if a.device.type == "cuda":
+        return torch.mm(a, b, out_dtype=torch.float32)
+    return a.float() @ b.float()
