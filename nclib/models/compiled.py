@@ -81,7 +81,9 @@ def call(function: Callable[..., Any], *inputs: Any, varying: Sequence[tuple[Ten
         return function(*inputs)
     for tensor, dim in varying:
         torch._dynamo.maybe_mark_dynamic(tensor, dim)
-    return _compiled(function)(*inputs)
+    with warnings.catch_warnings():  # while it traces, the compiler asks every input for its gradient
+        warnings.filterwarnings("ignore", message="The .grad attribute of a Tensor")
+        return _compiled(function)(*inputs)
 
 
 def comparing(device: torch.device) -> AbstractContextManager[Any]:

@@ -92,7 +92,9 @@ def test_double_weights_low_precision_and_logits():
     assert not torch.equal(rough, scores)
     torch.testing.assert_close(rough, scores, rtol=0, atol=0.05)
     torch.testing.assert_close(similarity_matrix(model.double(), split), scores, rtol=0, atol=3e-6)
-    with pytest.raises(ValueError, match="precision='float16': must be one of 'auto', 'fp32', 'tf32', 'bf16'"):
+    with pytest.raises(
+        ValueError, match="precision='float16': must be one of 'auto', 'fp32', 'tf32', 'bf16'"
+    ):
         similarity_matrix(model, split, precision="float16")
     with pytest.raises(ValueError, match="batch_size=0: must be a whole number, at least 1"):
         similarity_matrix(model, split, batch_size=0)

@@ -1,0 +1,123 @@
+"""Comparison of pairs as one graph for a compiler: no break, one graph for all lengths, the same numbers."""
+
+from __future__ import annotations
+
+import importlib.util
+import warnings
+from functools import partial
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from nclib import losses, models
+from nclib.models import Tokens, compiled, omit, region_words, sgraf
+from nclib.models.encoders import word_mask
+from nclib.models.grouping import group_captions
+from nclib.ot import small
+
+SIZES = {"feature_dim": 16, "vocab_size": 30, "n_regions": 5, "embed_dim": 32, "sim_dim": 8, "word_dim": 8}
+SLOW = pytest.mark.exhaustive
+NAMES = [
+    "sgr",
+    "saf",
+    "omit",
+    "teran",
+    *(pytest.param(n, marks=SLOW) for n in ("scan", "imram", "chan", "naaf")),
+]
+
+
+def captions(n: int, longest: int) -> Tokens:
+    g = torch.Generator().manual_seed(longest)
+    lengths = torch.randint(3, longest + 1, (n,), generator=g).tolist()
+    return Tokens(torch.randint(1, 30, (n, longest), generator=g), (longest, *lengths[1:]))
+
+
+def quiet(name: str) -> models.Matcher:
+    """Build a model that draws nothing in training."""
+    torch.manual_seed(0)
+    options = {"drop": 0.0} if hasattr(models.options(name), "drop") else {}
+    model = models.build(name, **SIZES, **options).train()
+    for part in model.modules():
+        if isinstance(part, torch.nn.Dropout):
+            part.p = 0.0
+        if isinstance(part, omit.OMIT):
+            part.augments, part.mask_ratio = False, 0.0
+    return model
+
+
+def formulas(model: sgraf.SimilarityNodes, images: torch.Tensor, tokens: Tokens) -> torch.Tensor:
+    """Scores of SGR and SAF as a GPU computes them; a CPU goes another way."""
+    parts = model._parts(model.encode_images(images), model.encode_captions(tokens))
+    words = parts[-1]
+    mask = F.pad(word_mask(tokens.lengths, words.shape[1], words), (1, 0), value=1.0)
+    varying = [(x, 0) for x in (*parts, mask)] + [(words, 1), (mask, 1)]
+    found, _ = compiled.call(model.formulas.__func__, model, *parts, mask, True, F.linear, varying=varying)
+    return torch.sigmoid(found)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_one_graph_serves_all_lengths_and_changes_no_number(name, monkeypatch):
+    graphs = []
+
+    def backend(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    compiler = torch.compile(dynamic=None, fullgraph=True, backend=backend)
+    made = {}
+    monkeypatch.setattr(compiled, "_compiled", lambda f: made.setdefault(f, compiler(f)))
+    monkeypatch.setattr(omit, "group_captions", _one_group)
+    node = SimpleNamespace(apply=small._formula_scores)  # a GPU's formulas in place of a CPU's node
+    monkeypatch.setattr(small, "_TransportScores", node)
+    model = quiet(name)
+    score = partial(formulas, model) if isinstance(model, sgraf.SimilarityNodes) else model
+    for n, longest in ((6, 9), (6, 7), (5, 12)):
+        images, tokens, found = torch.rand(6, 5, 16), captions(n, longest), []
+        for on in (False, True):
+            for module in (compiled, region_words):
+                monkeypatch.setattr(module, "wanted", lambda device, on=on: on)
+            plain = model if not on else score
+            model.zero_grad()
+            scores = plain(images, tokens)
+            losses.info_nce(scores[:n, :n], 0.5).sum().backward()
+            grads = [p.grad.flatten() for p in model.parameters() if p.grad is not None]
+            found.append((scores.detach(), torch.cat(grads)))
+        torch.testing.assert_close(*found, rtol=1e-4, atol=1e-5)
+    assert len(graphs) <= 2  # OMIT: its first group has as many captions as images
+
+
+def _one_group(lengths, **given):
+    return group_captions(lengths, **{**given, "group_cost": 1e9})
+
+
+def test_a_map_by_halves_is_a_map_in_float32():
+    g = torch.Generator().manual_seed(0)
+    x, weight, bias = (torch.randn(*shape, generator=g) for shape in ((2, 50, 64), (16, 64), (16,)))
+    results = []
+    for of, dtype in ((compiled.exact_linear, torch.float32), (F.linear, torch.float64)):
+        given = [part.to(dtype).requires_grad_() for part in (x, weight, bias)]
+        out = of(*given)
+        results.append([out.detach(), *torch.autograd.grad(out.square().sum(), given)])
+    for ours, wanted in zip(*results, strict=True):
+        assert (ours - wanted).norm() / wanted.norm() < 1e-5  # bfloat16 alone: 3e-3
+
+
+def test_without_a_compiler_a_gpu_is_told_so_once(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    compiled._compiler_is_there.cache_clear()
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        assert not any(compiled.wanted(torch.device("cuda")) for _ in range(3))
+    compiled._compiler_is_there.cache_clear()
+    assert [str(w.message).split(",")[0] for w in said] == ["triton"]
+
+
+def test_off_is_off_within_the_block_and_a_cpu_never_compiles(monkeypatch):
+    monkeypatch.setattr(compiled, "_compiler_is_there", lambda: True)
+    cuda = torch.device("cuda")
+    with models.compiling("off"):
+        assert not compiled.wanted(cuda)
+    assert compiled.wanted(cuda)
+    assert not compiled.wanted(torch.device("cpu"))
