@@ -170,7 +170,8 @@ class L2RM(Method):
         """Learn the cost from known pairs (Sec. 4.2): k of them among unrelated ones must be cheap."""
         B, g = len(clean), loop.generator(f"cost {int(clean.index[0])}")
         k = int(torch.randint(1, max(2, int(RECONSTRUCTED * B) + 1), (), generator=g))
-        slots, known = (torch.randperm(B, generator=g)[:k] for _ in range(2))
+        drawn = torch.stack([torch.randperm(B, generator=g)[:k] for _ in range(2)])
+        slots, known = drawn.to(loop.device, non_blocking=True)
         images = loop.batch(self.buffer).images.clone()
         images[slots] = clean.images[known]
         loop.networks[0].eval()

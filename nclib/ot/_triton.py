@@ -1,6 +1,7 @@
-"""Triton kernels of :mod:`nclib.ot._fused`, which alone imports this file, where triton is installed.
+"""Triton kernels, imported where triton is installed and a GPU asks for them.
 
-A program holds a tile (P, N, M) in registers, P problems whose entries lie side by side in memory, n regions
+:func:`published` is the loop of :mod:`nclib.ot.published`. The others are those of :mod:`nclib.ot._fused`: a
+program holds a tile (P, N, M) in registers, P problems whose entries lie side by side in memory, n regions
 and m words padded to powers of two. The names are those of :mod:`nclib.ot.small`.
 """
 
@@ -169,3 +170,108 @@ def backward(
     tl.store(ds_at + at, ds * lam_inverse + also, mask=inside)
     tl.store(dp_at + rows, dp, mask=in_rows)
     tl.store(dq_at + columns, dq, mask=in_columns)
+
+
+# -- the published rule of partial transport -----------------------------------------------------------------
+
+
+@triton.jit
+def _log_square(ratio):
+    """Square of a ratio's logarithm to all digits of float32, also near 1, where the GPU's has few."""
+    d = (ratio - 1.0).to(tl.float32)
+    s = d / (2.0 + d)
+    t = s * s
+    series = 2.0 * s * (1.0 + t * (1.0 / 3 + t * (1.0 / 5 + t / 7)))
+    step = tl.where(tl.abs(s) < 0.1, series, tl.log(ratio.to(tl.float32)))
+    return step * step
+
+
+@triton.jit
+def published(
+    cost_at, mask_at, p_at, q_at, mass_at, reg_at,
+    plan_at, f_at, g_at, slacks_at, errors_at, iterations_at, converged_at,
+    ab, an, am, pb, pn, qb, qm, wb, K, n, m, tol, max_iter, widest, honest, rounding,
+    MASKED: tl.constexpr, N: tl.constexpr, M: tl.constexpr,
+):  # fmt: skip
+    """All passes of one problem (n, m) of K in float64; a NaN plan where this loop cannot answer for it."""
+    # Plan: 1. the problem, with the largest cost of the official code; 2. whether its range is safe and its
+    # mass can flow: no more than the weights, and no more than either a bound from the numbers of forbidden
+    # entries or one feasible flow; 3. passes until the row potential, the dummy's too, moves by less than
+    # tol; 4. plan, potentials, and errors of the plan as stored.
+    problem = tl.program_id(0).to(tl.int64)
+    i, j = tl.arange(0, N), tl.arange(0, M)
+    in_rows, in_columns = i < n, j < m
+    inside = in_rows[:, None] & in_columns[None, :]
+    entries = problem * n * m + i[:, None] * m + j[None, :]
+    c = tl.load(cost_at + entries, mask=inside, other=0.0).to(tl.float64)
+    p = tl.load(p_at + problem * pb + i * pn, mask=in_rows, other=0.0)
+    q = tl.load(q_at + problem * qb + j * qm, mask=in_columns, other=0.0)
+    mass, reg = tl.load(mass_at + problem * wb), tl.load(reg_at)
+    valid = inside
+    if MASKED:
+        allowed_at = mask_at + problem * ab + i[:, None] * an + j[None, :] * am
+        valid = inside & (tl.load(allowed_at, mask=inside, other=0) != 0)
+    live, filled = p > 0, q > 0
+    infinite = ~(c < float("inf"))  # or NaN
+    spoilt = tl.max(tl.max(infinite.to(tl.int32), 1))
+    top = tl.max(tl.max(tl.where(inside & (valid | (spoilt == 0)), c, float("-inf")), 1))
+    low = tl.min(tl.min(tl.where(valid, c, float("inf")), 1))
+
+    in_range = tl.maximum(top - low, tl.abs(top + low)) <= widest * reg
+    in_range &= tl.max(tl.max((valid & infinite).to(tl.int32), 1)) == 0
+    p_sum, q_sum = tl.sum(p), tl.sum(q)
+    p_sum = tl.where(tl.abs(p_sum - 1.0) < 1e-12, 1.0, p_sum)
+    q_sum = tl.where(tl.abs(q_sum - 1.0) < 1e-12, 1.0, q_sum)
+    most = tl.minimum(p_sum, q_sum)
+    flow = most
+    if MASKED:
+        closed = (live[:, None] & filled[None, :] & ~valid).to(tl.int32)
+        in_row, in_column = tl.max(tl.sum(closed, 1)), tl.max(tl.sum(closed, 0))
+        in_range &= (in_row < tl.sum(filled.to(tl.int32))) & (in_column < tl.sum(live.to(tl.int32)))
+        reach = tl.where(valid, q[None, :], 0.0)
+        share = p / tl.where(live, tl.sum(reach, 1), 1.0)
+        load = tl.minimum(tl.sum(reach * share[:, None], 0), q)
+        cut = p_sum - in_column * tl.max(p) + q_sum - in_row * tl.max(q)
+        flow = tl.minimum(most, tl.maximum(cut, tl.sum(load)))
+    flows = (mass >= 0) & (mass <= flow + flow * rounding)
+    flows &= (tl.min(p) >= 0) & (tl.min(q) >= 0) & (p_sum < float("inf")) & (q_sum < float("inf"))
+    good = in_range & flows
+    to_column, to_row = tl.maximum(p_sum - mass, 0.0), tl.maximum(q_sum - mass, 0.0)
+
+    k = tl.where(valid, tl.exp((low - c) * (1.0 / reg)), 0.0)
+    corner = tl.exp(-(low + top) / reg)
+    threshold = (tol / reg).to(tl.float32)
+    a, b = tl.zeros((N,), tl.float64), tl.where(in_columns, 1.0, 0.0).to(tl.float64)
+    alpha, beta = tl.zeros((), tl.float64), tl.zeros((), tl.float64)
+    old, old_dummy = tl.full((N,), 1.0, tl.float64), tl.full((), 1.0, tl.float64)
+    passes, moved = tl.full((), 0, tl.int32), tl.full((), float("inf"), tl.float32)
+    last = tl.where(good, max_iter, 0)
+    while (passes < last) & (moved >= threshold):
+        sums = tl.where(live, tl.sum(k * b[None, :], 1) + beta, 1.0)
+        inverse = 1.0 / sums
+        a = p * inverse
+        dummy = tl.sum(b) + corner * beta
+        alpha = to_row / dummy
+        b = q / tl.where(filled, tl.sum(k * a[:, None], 0) + alpha, 1.0)
+        beta = to_column / (tl.sum(a) + corner * alpha)
+        steps = tl.sum(_log_square(old * inverse)) + tl.where(to_row > 0, _log_square(old_dummy / dummy), 0.0)
+        moved = tl.where(passes > 0, tl.sqrt(steps), float("inf"))
+        old, old_dummy = sums, dummy
+        passes += 1
+
+    fault = tl.where(good, 0.0, float("nan"))
+    plan = (k * a[:, None] * b[None, :] + fault).to(plan_at.dtype.element_ty)
+    tl.store(plan_at + entries, plan, mask=inside)
+    plan = plan.to(tl.float64)
+    tl.store(f_at + problem * n + i, reg * tl.log(a) + low + fault, mask=in_rows)
+    tl.store(g_at + problem * m + j, reg * tl.log(b) + fault, mask=in_columns)
+    tl.store(slacks_at + problem, reg * tl.log(alpha) + fault)
+    tl.store(slacks_at + K + problem, reg * tl.log(beta) - low + fault)
+    rows, scale = tl.sum(plan, 1), tl.where(mass > 0, mass, 1.0)
+    off = tl.sum(tl.abs(rows + a * beta - p)) / scale
+    off_columns = tl.sum(tl.abs(tl.sum(plan, 0) + b * alpha - q)) / scale
+    tl.store(errors_at + problem, off)
+    tl.store(errors_at + K + problem, off_columns)
+    met = (off <= honest) & (off_columns <= honest) & (tl.abs(tl.sum(rows) - mass) / scale <= honest)
+    tl.store(converged_at + problem, met.to(tl.uint8))
+    tl.store(iterations_at + problem, passes.to(tl.int64))

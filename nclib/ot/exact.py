@@ -49,7 +49,7 @@ def partial_exact(
     tensor([[0.5000, 0.0000],
             [0.0000, 0.1000]], dtype=torch.float64)
     """
-    return _solve(partial_problem(cost, mass, p, q, 0.0, mask, "linear"))
+    return _solve(partial_problem(cost, mass, p, q, 0.0, mask))
 
 
 def exact(
@@ -73,7 +73,7 @@ def exact(
     TypeError, ValueError
         As for :func:`nclib.ot.sinkhorn`.
     """
-    return _solve(balanced_problem(cost, p, q, 0.0, mask, "linear"))
+    return _solve(balanced_problem(cost, p, q, 0.0, mask))
 
 
 def _solve(problem: Problem) -> Transport:

@@ -104,17 +104,8 @@ class Settings(NamedTuple):
     max_iter: int
 
 
-def check_cost(cost: Tensor, mask: Tensor | None, reg: float) -> None:
-    """Refuse a cost or a mask of the wrong kind, and costs that ``reg`` cannot resolve.
-
-    Parameters
-    ----------
-    cost : Tensor, shape (..., n, m), float32 or float64
-        Finite where transport is allowed.
-    mask : Tensor of bool, broadcastable to the cost, on its device, or None
-        True where transport is allowed.
-    reg : float
-        Weight of the entropy; 0 for a linear program.
+def check_kinds(cost: Tensor, mask: Tensor | None) -> None:
+    """Refuse a cost or a mask of the wrong kind; looks at no value, so a GPU is not waited for.
 
     Raises
     ------
@@ -139,6 +130,26 @@ def check_cost(cost: Tensor, mask: Tensor | None, reg: float) -> None:
         pairs = zip(reversed(mask.shape), reversed(cost.shape), strict=False)
         if not 2 <= mask.ndim <= cost.ndim or any(have not in (1, want) for have, want in pairs):
             raise ValueError(f"mask of shape {tuple(mask.shape)} does not fit cost of {tuple(cost.shape)}")
+
+
+def check_cost(cost: Tensor, mask: Tensor | None, reg: float) -> None:
+    """Refuse a cost or a mask of the wrong kind, and costs that ``reg`` cannot resolve.
+
+    Parameters
+    ----------
+    cost : Tensor, shape (..., n, m), float32 or float64
+        Finite where transport is allowed.
+    mask : Tensor of bool, broadcastable to the cost, on its device, or None
+        True where transport is allowed.
+    reg : float
+        Weight of the entropy; 0 for a linear program.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument, what was given and what is allowed.
+    """
+    check_kinds(cost, mask)
     limit = reg / EPSILON if reg else math.inf  # exponents of larger costs hold no information
     largest = _largest(cost.detach())
     if mask is not None and not largest < limit:
@@ -185,32 +196,36 @@ def check_limits(tol: float | None, max_iter: int, default: float) -> float:
     return float(tol)
 
 
-def _numbers(value: Any, name: str, cost: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Return ``value`` as float64 of ``shape`` on the device of ``cost``; finite and not negative."""
+def _numbers(value: Any, name: str, cost: Tensor, shape: tuple[int, ...], look: bool = True) -> Tensor:
+    """Return ``value`` as float64 of ``shape`` on the device of ``cost``; finite and not negative.
+
+    Without a ``look``, what lies on a GPU is not checked, and nothing waits for it.
+    """
     if not isinstance(value, Tensor | Real | np.ndarray | list | tuple) or isinstance(value, bool):
         raise TypeError(f"{name} must be a number or a tensor, got {type(value).__name__}")
     if isinstance(value, Tensor) and value.requires_grad:
         raise ValueError(
             f"{name} requires a gradient, but gradients flow to the cost alone; use {name}.detach()"
         )
-    x = torch.as_tensor(value, dtype=torch.float64, device=cost.device)
+    x = torch.as_tensor(value, dtype=torch.float64)
+    seen = look or x.device.type == "cpu"
+    if seen and not bool((x >= 0).all() & (x < math.inf).all()):
+        raise ValueError(f"{name} must be finite and not negative")
+    x = x.to(cost.device, non_blocking=cost.is_cuda)
     try:
-        x = x.expand(shape)
+        return x.expand(shape)
     except RuntimeError:
         raise ValueError(f"{name} of shape {tuple(x.shape)} does not fit the expected {shape}") from None
-    if not bool((x >= 0).all() & (x < math.inf).all()):
-        raise ValueError(f"{name} must be finite and not negative")
-    return x
 
 
-def _mass(value: Any, cost: Tensor) -> Tensor:
+def _mass(value: Any, cost: Tensor, look: bool = True) -> Tensor:
     """Return the mass of every problem, (...); refuse one whose plan would lose its digits."""
     batch, least = tuple(cost.shape[:-2]), LEAST[cost.dtype]
     if type(value) is float and least <= value < math.inf:  # as in a training step
         return torch.full(batch, value, dtype=torch.float64, device=cost.device)
-    mass = _numbers(value, "mass", cost, batch)
+    mass = _numbers(value, "mass", cost, batch, look)
     lost = (mass > 0) & (mass < least)
-    if bool(lost.any()):
+    if look and bool(lost.any()):
         raise ValueError(
             f"mass {float(mass[lost].min()):.3g} is too small for a plan in {cost.dtype}, as cost is; "
             "scale p, q and mass so that their totals are near 1"
@@ -219,7 +234,7 @@ def _mass(value: Any, cost: Tensor) -> Tensor:
 
 
 def weights(
-    p: Any, q: Any, cost: Tensor, mask: Tensor | None, *, valid_only: bool = False
+    p: Any, q: Any, cost: Tensor, mask: Tensor | None, *, valid_only: bool = False, look: bool = True
 ) -> tuple[Tensor, Tensor]:
     """Return row and column weights (..., n), (..., m) in float64.
 
@@ -231,6 +246,8 @@ def weights(
         As in :func:`check_cost`.
     valid_only : bool
         Uniform over the rows (columns) with any allowed entry, which is what padded problems want.
+    look : bool
+        False leaves numbers on a GPU unchecked, and does not wait for it.
 
     Raises
     ------
@@ -242,7 +259,7 @@ def weights(
     for name, value, size, dim in (("p", p, cost.shape[-2], -1), ("q", q, cost.shape[-1], -2)):
         shape = (*batch, size)
         if value is not None:
-            out.append(_numbers(value, name, cost, shape))
+            out.append(_numbers(value, name, cost, shape, look))
         elif mask is None or not valid_only:
             out.append(torch.full((), 1 / size, dtype=torch.float64, device=cost.device).expand(shape))
         else:
@@ -252,26 +269,29 @@ def weights(
 
 
 def partial_problem(
-    cost: Tensor, mass: Any, p: Any, q: Any, reg: float, mask: Tensor | None, formulation: str
+    cost: Tensor, mass: Any, p: Any, q: Any, reg: float, mask: Tensor | None, *, look: bool = True
 ) -> Problem:
     """Fill in and check a partial :class:`Problem`; default weights are uniform.
 
-    Whether the mass can flow through a mask is left to :func:`refuse_infeasible`.
+    Whether the mass can flow through a mask is left to :func:`refuse_infeasible`. Without a ``look``,
+    numbers on a GPU stay unchecked, and nothing waits for it.
 
     Raises
     ------
     TypeError, ValueError
         Naming the argument, what was given and what is allowed.
     """
-    check_cost(cost, mask, reg)
-    rows, cols = weights(p, q, cost, mask)
-    problem = Problem(cost, mask, rows, cols, _mass(mass, cost), reg, formulation)
-    return refuse_infeasible(problem) if mask is None else problem
+    if look:
+        check_cost(cost, mask, reg)
+    elif p is None and q is None and isinstance(mass, Real) and float(mass) > 1 + ROUNDING[cost.dtype]:
+        raise _infeasible(mass, 1)
+    rows, cols = weights(p, q, cost, mask, look=look)
+    kind = "extended" if reg else "linear"
+    problem = Problem(cost, mask, rows, cols, _mass(mass, cost, look), reg, kind)
+    return refuse_infeasible(problem) if mask is None and look else problem
 
 
-def balanced_problem(
-    cost: Tensor, p: Any, q: Any, reg: float, mask: Tensor | None, formulation: str = "balanced"
-) -> Problem:
+def balanced_problem(cost: Tensor, p: Any, q: Any, reg: float, mask: Tensor | None) -> Problem:
     """Fill in and check a :class:`Problem` that moves everything; the totals must agree.
 
     The default weights are uniform over rows (columns) with an allowed entry; the columns are scaled to the
@@ -296,7 +316,8 @@ def balanced_problem(
             "equal or use partial_sinkhorn"
         )
     cols = cols * torch.where(other > 0, total / other, 1.0).unsqueeze(-1)
-    problem = Problem(cost, mask, rows, cols, _mass(total, cost), reg, formulation)
+    kind = "balanced" if reg else "linear"
+    problem = Problem(cost, mask, rows, cols, _mass(total, cost), reg, kind)
     return refuse_infeasible(problem) if mask is None else problem
 
 
@@ -334,11 +355,15 @@ def refuse_infeasible(problem: Problem) -> Problem:
     if bool(over.any()):
         worst = int(over.reshape(-1).byte().argmax())
         asked, most = float(target.reshape(-1)[worst]), float(limit.reshape(-1)[worst])
-        raise ValueError(
-            f"mass {asked:.6g} is infeasible: at most {most:.6g} can be moved under p, q and mask "
-            "(rows and columns without an allowed entry move nothing); ask for less or allow more entries"
-        )
+        raise _infeasible(asked, most)
     return replace(problem, mass=torch.minimum(target, cap))
+
+
+def _infeasible(asked: Any, most: float) -> ValueError:
+    return ValueError(
+        f"mass {asked:.6g} is infeasible: at most {most:.6g} can be moved under p, q and mask "
+        "(rows and columns without an allowed entry move nothing); ask for less or allow more entries"
+    )
 
 
 # -- feasibility: the largest mass that can flow through the allowed entries ---------------------------------

@@ -8,13 +8,15 @@ A pass updates the row potential, then the column potential, from zero; the loop
 from __future__ import annotations
 
 import math
+from functools import cache
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from nclib.ot.problem import Problem, Settings
+from nclib.ot.problem import ROUNDING, Problem, Settings
 from nclib.ot.transport import Buffers, Transport
 
 #: Movement of the row potential at which the loop stops, in the unit of the cost.
@@ -25,24 +27,67 @@ DUMMY_COST = 100.0
 SAFE_RANGE = 500.0
 #: Errors above this are reported as not converged.
 HONEST = 1e-6
+#: Entries of the largest problem of the kernel, padded: 128 kB of float64 lie in half of the registers.
+TILE_ENTRIES = 2**14
+#: Compute capabilities with units for float64. Other cards do a 32nd or 64th of it: the host is quicker.
+FLOAT64 = {(6, 0), (7, 0), (8, 0), (9, 0), (10, 0)}
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def solve(problem: Problem, how: Settings) -> Transport:
-    """Run the loop on every extended problem, cost (..., n, m); the plan stops where the official code stops.
+    """Run the loop on every extended problem on a CPU, cost (..., n, m), until the official code stops.
 
     The tolerance is the movement of the row potential at which the loop stops, in the unit of the cost; the
     method ``"log"`` forbids products of the kernel. ``converged`` is False where an error is above 1e-6.
     """
     buffers = Buffers(problem)
     left = list(range(problem.mass.numel()))
-    if how.method != "log" and problem.cost.device.type == "cpu":
+    if how.method != "log":
         left = _scaling(problem, buffers, how)
     if left:
-        _log_domain(problem, buffers, torch.tensor(left, device=problem.cost.device), how)
+        _log_domain(problem, buffers, torch.tensor(left), how)
     _measure(buffers)
     return buffers.pack()
+
+
+@cache
+def has_kernel(device: torch.device) -> bool:
+    """Whether :func:`launch` runs well on a device: Triton is there, and float64 in hardware."""
+    there = device.type == "cuda" and find_spec("triton") is not None
+    return there and torch.cuda.get_device_capability(device) in FLOAT64
+
+
+def launch(problem: Problem, how: Settings) -> Transport:
+    """Run the loop on all problems in one launch, for sizes that the :func:`tile` holds; nothing waits.
+
+    What the host would refuse or solve by log-sum-exp has a NaN plan: a cost that is not finite or beyond the
+    safe range, a row or column with weight but no allowed entry, a mass that is not known to flow.
+    """
+    from nclib.ot import _triton
+
+    out = Buffers(problem)
+    cost, mask, *sides = problem.flat()
+    cost, (k, n, m) = cost.contiguous(), cost.shape
+    rows, columns = tile(n), tile(m)
+    given = cost, cost if mask is None else mask, *sides, out.f.new_full((1,), problem.reg)
+    results = out.plan, out.f, out.g, out.slacks, out.errors, out.iterations, out.converged
+    strides = [size for x in given[1:-1] for size in x.stride()]  # 0 where problems share a tensor
+    with torch.cuda.device_of(cost):
+        _triton.published[(k,)](
+            *(x.view(torch.uint8) if x.dtype == torch.bool else x for x in (*given, *results)),
+            *(*strides, k, n, m, how.tol, how.max_iter, SAFE_RANGE, HONEST, ROUNDING[cost.dtype]),
+            MASKED=mask is not None,
+            N=rows,
+            M=columns,
+            num_warps=max(1, min(8, rows * columns // 1024)),
+        )
+    return out.pack()
+
+
+def tile(size: int) -> int:
+    """Return the power of two that a side is padded to in the kernel."""
+    return max(2, 1 << (size - 1).bit_length())
 
 
 @np.errstate(all="ignore")
@@ -134,8 +179,8 @@ def _log_domain(problem: Problem, result: Buffers, index: Tensor, how: Settings)
     log_p = torch.cat([p, (q.sum(-1) - mass).clamp_min(0)[:, None]], -1).log()
     log_q = torch.cat([q, (p.sum(-1) - mass).clamp_min(0)[:, None]], -1).log()
     u, v = torch.zeros_like(log_p), torch.zeros_like(log_q)
-    running = torch.ones(k, dtype=torch.bool, device=c.device)
-    taken = torch.zeros(k, dtype=torch.int64, device=c.device)
+    running = torch.ones(k, dtype=torch.bool)
+    taken = torch.zeros(k, dtype=torch.int64)
     for passes in range(1, how.max_iter + 1):
         new_u = torch.where(log_p.isfinite(), log_p - torch.logsumexp(logk + v.unsqueeze(-2), -1), -torch.inf)
         sums = torch.logsumexp(logk + new_u.unsqueeze(-1), -2)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from types import SimpleNamespace
 from typing import Any
@@ -96,6 +96,13 @@ class Transport:
         if self.potentials is None:
             raise ValueError("this transport has no potentials to certify it with")
         return certify(self.plan, self.potentials, self.problem, exact=exact)
+
+
+def moved(found: Any, device: torch.device) -> Any:
+    """Return a :class:`Transport`, or a part of one, with its tensors on a device."""
+    if isinstance(found, Transport | Potentials | Problem):
+        return replace(found, **{name: moved(part, device) for name, part in vars(found).items()})
+    return found.to(device, non_blocking=device.type == "cuda") if isinstance(found, Tensor) else found
 
 
 class Buffers:

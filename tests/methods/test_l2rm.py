@@ -2,12 +2,14 @@
 
 import contextlib
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import tiny
 import torch
 from tiny import SCORES as S
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import nclib
 from nclib import losses, methods
@@ -15,7 +17,7 @@ from nclib.methods import Batch, Truth
 from nclib.methods.l2rm import CostNetwork
 from nclib.methods.parts.rematching import RematchLog
 from nclib.noise import BetaMixture, auc
-from nclib.ot import partial_exact
+from nclib.ot import entropic, partial_exact
 from nclib.runs import epoch_arrays
 
 PAIRS_320 = {"n_train": 64, "n_val": 16, "n_test": 16}
@@ -47,6 +49,21 @@ def test_without_mask_the_given_pairs_take_mass():
     expected = [0.0647545, 0.000142584, 0.0364317, 0.00212367]
     assert np.allclose(plan.diagonal().numpy(), expected, rtol=1e-4)
     assert (methods.build("l2rm").refine(1 - S).diagonal() == 0).all()
+
+
+@pytest.mark.parametrize("rematch", losses.REMATCH)
+def test_rematching_waits_for_no_gpu(rematch, monkeypatch):
+    monkeypatch.setattr(entropic, "place", lambda *_: "kernel")
+    monkeypatch.setattr(
+        entropic.published, "launch", lambda problem, _: SimpleNamespace(plan=torch.rand_like(problem.cost))
+    )
+    with FakeTensorMode():  # tensors without values: what asks for one fails
+        scores = torch.rand(6, 6, requires_grad=True)
+        log = RematchLog(6, scores.device)
+        plan = methods.build("l2rm").refine(1 - scores)
+        losses.REMATCH[rematch](scores, plan, 0.05).mean().backward()
+        log.add(Batch(torch.arange(6), None, None), plan)
+    assert scores.grad.shape == (6, 6)
 
 
 @pytest.mark.parametrize("rho", [0.05, 0.5, 1.0])
