@@ -258,7 +258,7 @@ class Split:
         rows : array-like of int, (B,), or of bool, (n_images,)
             Repeats are allowed.
         pinned : bool
-            Put rows from disk into page-locked memory, from which a GPU copies without waiting.
+            Put them into page-locked memory, from which a GPU copies without waiting.
 
         Returns
         -------
@@ -270,10 +270,13 @@ class Split:
         ValueError
             When a value is NaN, infinite or too large to be squared; names split, file, image and value.
         """
+        import torch
+
         rows = _rows(rows, self.n_images, "rows", ndim=1)
         found = self._read(rows, pinned and not self.boxes_in_features)
         if self.boxes_in_features:
-            found = self._with_boxes(found, rows, pinned)
+            out = torch.empty(*found.shape[:2], self.feature_dim, pin_memory=pinned)
+            found = torch.cat([found, self.box_numbers(rows)], -1, out=out)
         path = f", {self.images.path}" if isinstance(self.images, RowFile) else ""
         check_squares(f"split {self.name!r}{path}: image", found.numpy(), rows)
         return found
@@ -286,28 +289,25 @@ class Split:
     def _read(self, rows: np.ndarray, pinned: bool) -> Tensor:
         import torch
 
-        if isinstance(self.images, RowFile):
-            shape = (len(rows), *self.images.shape[1:])
-            if pinned:
-                out = torch.empty(shape, pin_memory=True)
-            else:  # NumPy asks the system for large pages, torch does not: a third of the time
-                out = torch.from_numpy(np.empty(shape, np.float32))
-            if self.images.dtype == np.float32:
-                self.images.take(rows, out.numpy())
-                return out
-            found = torch.from_numpy(self.images.take(rows))
-            return out.copy_(found).div_(255) if found.dtype == torch.uint8 else out.copy_(found)
-        found = torch.from_numpy(np.asarray(self.images)[rows])
-        return found / 255 if found.dtype == torch.uint8 else found.float()
+        images, shape = self.images, (len(rows), *self.images.shape[1:])
+        # NumPy asks the system for large pages, torch does not: a third of the time.
+        out = torch.empty(shape, pin_memory=True) if pinned else torch.from_numpy(np.empty(shape, np.float32))
+        if images.dtype != np.float32:
+            out.copy_(torch.from_numpy(np.asarray(images[rows])))
+            return out.div_(255) if images.dtype == np.uint8 else out
+        if isinstance(images, RowFile):
+            images.take(rows, out.numpy())
+        else:  # "clip": NumPy writes to a buffer of its own first where it must check the rows
+            np.take(images, rows, 0, out.numpy(), mode="clip")
+        return out
 
-    def _with_boxes(self, found: Tensor, rows: np.ndarray, pinned: bool) -> Tensor:
+    def box_numbers(self, rows: np.ndarray) -> Tensor:
+        """Return box and area of the fragments of some images, float32 (B, R, 5); ``rows`` int64 (B,)."""
         import torch
 
         assert self.boxes is not None  # as __post_init__ has checked
         box = torch.from_numpy(self.boxes[rows])  # (B, R, 4)
-        area = (box[..., 2:] - box[..., :2]).prod(-1, keepdim=True)
-        out = torch.empty(*found.shape[:2], self.feature_dim, pin_memory=pinned)
-        return torch.cat([found, box, area], -1, out=out)
+        return torch.cat([box, (box[..., 2:] - box[..., :2]).prod(-1, keepdim=True)], -1)
 
     def part(self, start: int, stop: int) -> Split:
         """Return images ``start`` to ``stop - 1`` (as views, counted from 0) with their captions as a split.

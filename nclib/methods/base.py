@@ -145,7 +145,7 @@ class Loop(Protocol):
         """
 
     def ahead(self, load: Callable[[X], Y], items: Iterable[X]) -> Iterator[Y]:
-        """Yield ``load(item)`` in order; where the data lie on disk, a thread loads before it is asked.
+        """Yield ``load(item)`` in order; where images are not on the device, a thread may load ahead.
 
         ``load`` must not draw random numbers.
         """

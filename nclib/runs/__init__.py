@@ -152,6 +152,9 @@ def run(
         ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ...
     threads : int, optional
         CPU threads; 0 for torch's own choice.
+    pictures_on : {"auto", "host", "device"}, optional
+        Memory that holds the training pictures, a matter of time alone. ``auto``: that of a GPU where they
+        take at most a third of what is free there. ``device``: an error where they do not fit. Pairs only.
     out : path, optional
         Folder for records, checkpoints and arrays.
 

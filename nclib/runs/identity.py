@@ -47,11 +47,11 @@ ADDED: dict[str, Any] = {
 before. Such a value is left out of names, so that they stay. ``"decay"`` is a setting of all runs,
 ``"l2rm.stop"`` an option of a method, ``"model_options.drop"`` one of models."""
 
-UNSAID: dict[str, Any] = {"noise_seed": None, "networks": 1, "compile": "auto"}
+UNSAID: dict[str, Any] = {"noise_seed": None, "networks": 1, "compile": "auto", "pictures_on": "auto"}
 """Settings of all runs that stand among settings only with other values than these."""
 
-FREE = frozenset({"out", "device", "threads", "compile"})
-"""Settings that do not name a run: where its files lie, what computes it and how it is compiled."""
+FREE = frozenset({"out", "device", "threads", "compile", "pictures_on"})
+"""Settings that do not name a run: where files and pictures lie, what computes it and how it is compiled."""
 
 DATA = ("root", "pairs", "images", "image_emb")
 """Options of data sets that are places of files, all of which the checksum of the data covers."""

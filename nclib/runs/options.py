@@ -65,6 +65,11 @@ class PairOptions(RunOptions):
         1, low=1, high=100, help="networks trained apart on the same noise, whose mean similarity is tested"
     )
     compile: str = option("auto", choices=MODES, help="auto: comparisons are compiled on a GPU; off: never")
+    pictures_on: str = option(
+        "auto",
+        choices=("auto", "host", "device"),
+        help="memory that holds the training pictures; auto: a GPU's, where a third of what is free suffices",
+    )
 
     @property
     def noise_rate(self) -> float | None:
@@ -160,6 +165,7 @@ class RunParameters(TypedDict, total=False, extra_items=Any):  # type: ignore[ca
     mrate: float | None
     networks: int | None
     compile: str | None
+    pictures_on: str | None
     warmup_epochs: int | None
     optimizer: str | None
     decay_every: int | None

@@ -50,6 +50,8 @@ class PairTrainer(SavedLoop):
         As in :class:`~nclib.runs.loop.SavedLoop`.
     fingerprint, data_checksum : str
         Identify settings and code, and the data; a checkpoint with others is refused.
+    pictures_on : {"auto", "host", "device"}
+        Where training pictures lie, see :meth:`~nclib.runs.noisy_pairs.NoisyPairs.place`.
     renew : callable, optional
         ``renew(k)`` builds the networks of the method's k-th restart, k from 1; needed where it restarts.
 
@@ -76,6 +78,7 @@ class PairTrainer(SavedLoop):
         folder: Path,
         fingerprint: str,
         data_checksum: str,
+        pictures_on: str = "auto",
         renew: Callable[[int], list[Matcher]] | None = None,
     ) -> None:
         identity = {"fingerprint": fingerprint, "noise": pairs.noise.checksum, "data": data_checksum}
@@ -91,7 +94,7 @@ class PairTrainer(SavedLoop):
         self.n_held_out = 0 if self._held_out is None else len(self._held_out)
         if self.n_pairs < self.batch_size:
             raise ValueError(f"batch_size={self.batch_size} exceeds the {self.n_pairs} training pairs")
-        self.active, self.lr_scale = 0, 1.0
+        self.active, self.lr_scale, self.pictures_on = 0, 1.0, pictures_on
         self.renew = renew
         self.restarts = tuple(method.restarts(schedule.epochs)) if schedule.epochs else ()
 
@@ -124,8 +127,8 @@ class PairTrainer(SavedLoop):
         return self.pairs.batches(index, size or self.batch_size, least, self.device)
 
     def ahead(self, load: Callable[[X], Y], items: Iterable[X]) -> Iterator[Y]:
-        """Yield ``load(item)`` in order; where the data lie on disk, a thread loads before it is asked."""
-        n = self.pairs.n_ahead
+        """Yield ``load(item)`` in order; where that pays, a thread loads before it is asked."""
+        n = self.pairs.n_ahead(self.device)
         return ahead(load, items, n) if n else map(load, items)
 
     @property
@@ -212,6 +215,8 @@ class PairTrainer(SavedLoop):
 
     def _train_epoch(self, progress: bool) -> dict[str, Any]:
         s, warm = self.schedule, self.epoch < self.schedule.warmup_epochs
+        for pairs in filter(None, (self.pairs, self._held_out)):
+            pairs.place(self.pictures_on, self.device)
         assert len(self.optimizers) == len(self.networks)  # made before the method may change the networks
         if self.epoch == s.warmup_epochs:
             self.method.begin_training(self)

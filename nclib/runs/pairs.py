@@ -104,6 +104,7 @@ class PairExperiment(Experiment[PairTrainer, Dataset, Mismatch]):
             folder=folder,
             fingerprint=self.fingerprint(settings, content_of(dataset)),
             data_checksum=dataset.checksum,
+            pictures_on=run.pictures_on,
             renew=networks,
         )
         return LoadedRun(trainer, dataset, noise)

@@ -1,4 +1,4 @@
-"""Work done ahead by a thread: the same results in the same order, and no thread that stays."""
+"""Where pictures are read: ahead in a thread that does not stay, or on the device; always the same bits."""
 
 import threading
 import time
@@ -14,7 +14,8 @@ from nclib.data import Captions, Split, Vocabulary
 from nclib.data.rows import RowFile
 from nclib.data.vocabulary import SPECIAL
 from nclib.noise import Mismatch
-from nclib.runs.noisy_pairs import NoisyPairs
+from nclib.runs import noisy_pairs
+from nclib.runs.noisy_pairs import DevicePictures, NoisyPairs
 from nclib.runs.options import PairSchedule
 from nclib.runs.pair_trainer import PairTrainer
 
@@ -75,13 +76,14 @@ def test_the_thread_ends_when_the_rest_is_given_up():
 N, EACH = 48, 2
 
 
-def split_of(images):
+def split_of(images, boxes=None):
     rng = np.random.default_rng(0)
     lengths = rng.integers(3, 7, N * EACH)
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     words = Vocabulary((*SPECIAL, *"abcdef"))
     captions = Captions(rng.integers(4, 10, offsets[-1]).astype(np.int32), offsets, words)
-    return Split("train", images, captions, np.arange(N * EACH) // EACH, EACH)
+    whose, with_boxes = np.arange(N * EACH) // EACH, boxes is not None
+    return Split("train", images, captions, whose, EACH, boxes=boxes, boxes_in_features=with_boxes)
 
 
 @pytest.fixture
@@ -113,15 +115,54 @@ def trainer(split, folder, method="plain"):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["plain", "ncr", "l2rm", "mscn", "repair"])
-def test_training_from_files_gives_the_bits_of_training_from_memory(sources, tmp_path, method):
-    weights = {}
+def test_training_gives_the_same_bits_wherever_the_pictures_are(sources, tmp_path, method):
+    found = []
     for name, split in sources.items():
-        loop = trainer(split, tmp_path / f"{method}-{name}", method)
-        loop.fit(progress=False)
-        weights[name] = [p.detach() for network in loop.networks for p in network.parameters()]
-        assert workers() == []
-    for name in ("a.npy", "a.f16.npy"):
-        assert all(torch.equal(a, b) for a, b in zip(weights["memory"], weights[name], strict=True))
+        for placed in (False, True):
+            loop = trainer(split, tmp_path / f"{method}-{name}-{placed}", method)
+            for pairs in filter(None, (loop.pairs, loop._held_out)):
+                pairs.pictures = DevicePictures(pairs.split, loop.device) if placed else None
+            loop.fit(progress=False)
+            found.append([p.detach() for network in loop.networks for p in network.parameters()])
+            assert workers() == []
+    for weights in found[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(found[0], weights, strict=True))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "uint8"])
+def test_pictures_on_a_device_are_what_the_host_reads(tmp_path, dtype):
+    images = np.arange(N * 30).reshape(N, 5, 6).astype(dtype)  # every byte
+    np.save(tmp_path / "a.npy", images)
+    boxes = np.random.default_rng(0).random((N, 5, 4), np.float32)
+    order = torch.randperm(N)
+    for split in (split_of(images), split_of(RowFile(tmp_path / "a.npy"), boxes)):
+        placed = DevicePictures(split, torch.device("cpu"))
+        assert str(placed.images.dtype) == f"torch.{dtype}"  # as small as the file
+        assert torch.equal(placed.features(order), split.features(order.numpy()))
+
+
+def test_a_picture_with_a_wrong_value_never_comes_to_a_device():
+    images = np.ones((N, 5, 6), np.float16)
+    images[40, 3, 2] = np.inf
+    with pytest.raises(ValueError, match=r"split 'train': image 40, region 3, feature 2 is inf"):
+        DevicePictures(split_of(images), torch.device("cpu"))
+
+
+def test_pictures_go_to_a_gpu_where_a_third_of_what_is_free_holds_them(sources, monkeypatch):
+    gpu, split = torch.device("cuda"), sources["memory"]
+    size = split.images.nbytes
+    monkeypatch.setattr(noisy_pairs, "DevicePictures", lambda split, device: device)
+    for where, free, placed in (
+        ("auto", 3 * size, gpu), ("auto", 3 * size - 1, None), ("device", size, gpu), ("host", 9 * size, None)
+    ):  # fmt: skip
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device, free=free: (free, 9 * size))
+        pairs = NoisyPairs(split, Mismatch.draw(split.image_of, 0.4, seed=0))
+        pairs.place(where, gpu)
+        assert pairs.pictures == placed, (where, free)
+        assert pairs.n_ahead(gpu) == (0 if placed else noisy_pairs.AHEAD)  # else read ahead, from memory too
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (size - 1, size))
+    with pytest.raises(ValueError, match=r"pictures_on='device': .* GB free; take 'auto' or 'host'"):
+        pairs.place("device", gpu)
 
 
 def test_only_files_are_read_ahead(sources, tmp_path):
