@@ -86,6 +86,7 @@ class L2RM(Method):
         "coco": {"lam": 0.07},
         "cc152k": {"lam": 0.07, "mask": False},  # found on the web: which pairs are wrong is unknown
     }
+    buffered: Batch | None = None  # the pairs of the buffer, as they were read
 
     # -- warm-up: InfoNCE + reverse cross entropy on all pairs (Eqs. 3-5) -------------------------------
 
@@ -104,7 +105,9 @@ class L2RM(Method):
 
     def _make_cost(self, loop: Loop) -> None:
         self.cost_network = CostNetwork(loop.batch_size).to(loop.device)
-        self.cost_optimizer = torch.optim.Adam(self.cost_network.parameters(), lr=self.options.cost_lr)
+        self.cost_optimizer = torch.optim.Adam(
+            self.cost_network.parameters(), lr=self.options.cost_lr, fused=loop.device.type == "cuda" or None
+        )
 
     # -- identifying mismatched pairs (Sec. 4.1): beta mixture on the per-pair loss ----------------------
 
@@ -158,7 +161,8 @@ class L2RM(Method):
         terms = {"triplet": losses.triplet(S, o.margin, "hardest").sum()}  # Eq. 2
         if noisy is None:
             return terms
-        self.buffer = noisy.index  # with a buffer of one batch it is the previous mismatched batch
+        # With a buffer of one batch it is the previous mismatched batch.
+        self.buffer, self.buffered = noisy.index, noisy
 
         S = loop.similarity(noisy)
         plan = self.refine(self._cost(loop, noisy, S.detach()))
@@ -172,8 +176,9 @@ class L2RM(Method):
         k = int(torch.randint(1, max(2, int(RECONSTRUCTED * B) + 1), (), generator=g))
         drawn = torch.stack([torch.randperm(B, generator=g)[:k] for _ in range(2)])
         slots, known = drawn.to(loop.device, non_blocking=True)
-        images = loop.batch(self.buffer).images.clone()
-        images[slots] = clean.images[known]
+        if self.buffered is None or self.buffered.index is not self.buffer:  # at first, and after a resume
+            self.buffered = loop.batch(self.buffer)
+        images = self.buffered.images.index_copy(0, slots, clean.images[known])
         loop.networks[0].eval()
         with torch.no_grad():
             S = loop.similarity(Batch(clean.index, images, clean.captions))
