@@ -149,7 +149,11 @@ class MSCN(CoTeaching):
 
     def _make_optimizers(self, loop: Loop) -> None:
         self.meta_optimizers = [
-            torch.optim.Adam(self._network(loop, k).meta.parameters(), lr=self.options.meta_lr)
+            torch.optim.Adam(
+                self._network(loop, k).meta.parameters(),
+                lr=self.options.meta_lr,
+                fused=loop.device.type == "cuda" or None,
+            )
             for k in range(self.n_networks)
         ]
 

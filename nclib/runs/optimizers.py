@@ -114,5 +114,8 @@ def build(name: str, groups: Iterable[Any], lr: float, weight_decay: float) -> t
     """
     if name == "adamp":
         return AdamP(groups, lr, weight_decay=weight_decay)
-    kind = torch.optim.AdamW if weight_decay else torch.optim.Adam
-    return kind(groups, lr=lr, weight_decay=weight_decay, amsgrad=name == "amsgrad")
+    kind, groups = torch.optim.AdamW if weight_decay else torch.optim.Adam, list(groups)
+    weights = [w for group in groups for w in (group["params"] if isinstance(group, dict) else [group])]
+    # Otherwise torch counts the steps of every weight on the host.
+    fused = all(w.is_cuda and w.is_floating_point() for w in weights) or None
+    return kind(groups, lr=lr, weight_decay=weight_decay, amsgrad=name == "amsgrad", fused=fused)

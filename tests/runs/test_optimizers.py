@@ -6,6 +6,7 @@ import math
 import pytest
 import torch
 
+from nclib.runs import checkpoint
 from nclib.runs.optimizers import AdamP, build
 
 
@@ -79,3 +80,20 @@ def test_amsgrad_never_forgets_a_large_gradient():
         wanted -= lr * mean / (1 - 0.9**t) / (math.sqrt(largest / (1 - 0.999**t)) + 1e-8)
     assert largest > square
     assert w.item() == pytest.approx(wanted, rel=1e-12)
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+def test_adam_on_cuda_is_fused_and_continues_from_what_was_saved(decay, tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.Tensor, "is_cuda", True)  # torch fuses on a CPU as well
+    weights = [torch.nn.Parameter(torch.ones(3)) for _ in range(2)]
+    whole, first = (build("adam", [{"params": [w], "rate": 1.0}], 0.1, decay) for w in weights)
+    assert whole.param_groups[0]["fused"]
+    for turn in range(4):
+        for w in weights:
+            w.grad = torch.tensor([1.0, 0.5 - turn, turn])
+        whole.step(), first.step()
+        checkpoint.save(tmp_path / "state", first.state_dict())
+        first = build("adam", [{"params": [weights[1]], "rate": 1.0}], 0.1, decay)
+        first.load_state_dict(checkpoint.load(tmp_path / "state"))
+    assert torch.equal(*weights)
+    assert build("adam", [torch.ones(3, dtype=torch.complex64)], 0.1, decay).param_groups[0]["fused"] is None
