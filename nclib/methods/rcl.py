@@ -100,7 +100,8 @@ class RCL(Method):
     def _negatives(self, loop: Loop, batch: Batch) -> tuple[Tensor, Tensor]:
         # Drawn for each direction: one matrix for both would mean images in one and captions in the other.
         g = loop.generator(f"negatives {int(batch.index[0])}")
-        v, t = (draw_negatives(len(batch), self.options.ratio, g).to(loop.device) for _ in range(2))
+        drawn = torch.stack([draw_negatives(len(batch), self.options.ratio, g) for _ in range(2)])
+        v, t = drawn.to(loop.device, non_blocking=True)
         return v, t
 
     # -- how probable the trained network finds the given pairs; it trains nothing -----------------------

@@ -197,7 +197,9 @@ def _places(d: Tensor, place: Tensor | None = None) -> tuple[Tensor, Tensor | No
     if place is None:
         rank, n = _counting(s), s.shape[-1]
     else:
-        rank, n = place.bincount(minlength=s.shape[-1])[order].cumsum(-1), len(place)
+        # A bincount would wait for the device.
+        count = place.new_zeros(s.shape[-1]).index_add_(0, place, torch.ones_like(place))
+        rank, n = count[order].cumsum(-1), len(place)
     if d.device.type == "cpu" and not bool(tied.any()):
         return order, None if place is None else rank
     # Equal values share the rank of the last of them: the smallest such rank at or after each place.
@@ -309,6 +311,11 @@ def rank_anchors(correlation: Tensor) -> tuple[Tensor, Tensor]:
     return mu, gamma
 
 
+def _like(r: Tensor, value: Tensor | float) -> Tensor:
+    """Return a scalar in the type and on the device of ``r``, without waiting for the device."""
+    return torch.as_tensor(value, dtype=r.dtype).to(r.device, non_blocking=True)
+
+
 def rank_labels(correlation: Tensor, mu: Tensor | float, gamma: Tensor | float) -> Tensor:
     r"""Soft correspondence labels :math:`y^*` (Eq. 9).
 
@@ -327,7 +334,7 @@ def rank_labels(correlation: Tensor, mu: Tensor | float, gamma: Tensor | float) 
     Tensor, (B,), in [0, 1]
     """
     r = _numbers(correlation, "correlation", "(B,)", finite=False)
-    low, high = (torch.as_tensor(v, dtype=r.dtype, device=r.device) for v in (mu, gamma))
+    low, high = _like(r, mu), _like(r, gamma)
     low = low.clamp_min(0)
     above = (r > high).to(r.dtype)
     between = ((r - low) / (high - low).clamp_min(torch.finfo(r.dtype).tiny)).clamp(0, 1)
@@ -382,5 +389,5 @@ def rank_correspondence(
     if mu is None or gamma is None:
         own = rank_anchors(correlation)
         mu, gamma = own[0] if mu is None else mu, own[1] if gamma is None else gamma
-    mu, gamma = (torch.as_tensor(v, dtype=correlation.dtype, device=correlation.device) for v in (mu, gamma))
+    mu, gamma = (_like(correlation, v) for v in (mu, gamma))
     return RankCorrespondence(correlation, rank_labels(correlation, mu, gamma), mu, gamma)

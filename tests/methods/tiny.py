@@ -32,7 +32,7 @@ def run(method: str, out: Path, **values: Any) -> nclib.Record:
     return nclib.run(method, **{**TINY, **values}, out=str(out), progress=False)
 
 
-def trainer_of(method: str, folder: Path, **values: Any) -> Any:
-    """Return the trainer of such a run before its first epoch."""
+def trainer_of(method: str, folder: Path, on: str = "cpu", **values: Any) -> Any:
+    """Return the trainer of such a run, on a device, before its first epoch."""
     settings = resolve(method, **{**TINY, **values}, out=str(folder))
-    return experiment_of(method).load(settings, folder, torch.device("cpu")).trainer
+    return experiment_of(method).load(settings, folder, torch.device(on)).trainer
