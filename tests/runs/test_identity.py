@@ -95,6 +95,14 @@ def test_only_runs_whose_numbers_moved_get_new_names(monkeypatch):
     assert renamed(run=2) == ["l2rm", "ncr", "plain"]
 
 
+def test_where_pictures_lie_does_not_name_a_run_and_is_told_where_it_is_chosen():
+    experiment = experiment_of("plain")
+    usual, chosen = (experiment.resolve(dataset="planted", pictures_on=on) for on in ("auto", "device"))
+    assert experiment.name(chosen) == experiment.name(usual)
+    assert "pictures_on" not in usual.flat()  # records and their digests stay
+    assert experiment.read(chosen.flat()).run.pictures_on == "device"
+
+
 @pytest.mark.parametrize(
     ("method", "own"),
     [
