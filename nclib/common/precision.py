@@ -13,7 +13,7 @@ comparison of pairs, with norms, softmax, losses and transport in float32. ``aut
 
 
 def resolved(precision: str, device: torch.device | str) -> str:
-    """Return the name that ``auto`` stands for on a device, other names as they are.
+    """Return the name that ``auto`` stands for on a device, which need not be there; other names as they are.
 
     Examples
     --------
@@ -22,7 +22,8 @@ def resolved(precision: str, device: torch.device | str) -> str:
     """
     if precision != "auto":
         return precision
-    return "tf32" if torch.device(device).type == "cuda" else "fp32"
+    cuda = torch.cuda.is_available() if str(device) == "auto" else str(device).startswith("cuda")
+    return "tf32" if cuda else "fp32"
 
 
 def check_precision(precision: str, device: torch.device) -> None:

@@ -203,7 +203,7 @@ class Experiment(ABC, Generic[T, D, N]):
         mappings = {k: {**usual.get(k, {}), **given.get(k, {})} for k in self.mappings}
         schedule = part(self.schedule)
         if getattr(schedule, "precision", "") == "auto":
-            schedule = replace(schedule, precision=resolved("auto", choose_device(run.device)))
+            schedule = replace(schedule, precision=resolved("auto", run.device))
         settings = Settings(
             method=self.method,
             run=run,
