@@ -220,8 +220,7 @@ class Matcher(nn.Module, ABC):
         The only number of regions that the model takes, where it takes one only.
     memory_budget : int
         Bytes that the intermediate results of one :meth:`similarity` call may take. The model chooses its
-        chunks of captions from it. Unless it is set: 4 GB on a CPU; on a GPU an eighth of its memory with
-        gradients, and 1 GB without, so that a dozen runs share a card.
+        chunks of captions from it. Unless it is set: 4 GB on a CPU, an eighth of its memory on a GPU.
     draws_in_training : bool
         Whether encoding in training mode draws random numbers other than by dropout modules.
 
@@ -288,8 +287,7 @@ class Matcher(nn.Module, ABC):
             return self._budget
         if self.device.type != "cuda":
             return 4 << 30
-        with_gradients = torch.cuda.get_device_properties(self.device).total_memory // 8
-        return with_gradients if torch.is_grad_enabled() else 1 << 30
+        return int(torch.cuda.get_device_properties(self.device).total_memory // 8)
 
     @memory_budget.setter
     def memory_budget(self, value: int) -> None:

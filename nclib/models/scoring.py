@@ -18,6 +18,24 @@ from nclib.models.base import Matcher
 RULES = {"precision": Rule(str, choices=PRECISIONS), "batch_size": Rule(int, low=1)}
 
 
+SHARED_BYTES = 1 << 30
+"""Memory budget of scoring on a GPU, so that a dozen runs share a card; more is 5 to 20 % faster."""
+
+
+@contextlib.contextmanager
+def _within(budget: int | None, model: torch.nn.Module) -> Iterator[None]:
+    """Lower the memory budgets of a model and of the models in it; None leaves them."""
+    parts = [] if budget is None else [part for part in model.modules() if isinstance(part, Matcher)]
+    before = [part.memory_budget for part in parts]
+    for part in parts:
+        part.memory_budget = min(part.memory_budget, budget or 0)
+    try:
+        yield
+    finally:
+        for part, value in zip(parts, before, strict=True):
+            part.memory_budget = value
+
+
 @contextlib.contextmanager
 def evaluating(model: torch.nn.Module) -> Iterator[None]:
     """Put ``model`` in evaluation mode without gradients; restore every submodule's mode afterwards.
@@ -87,6 +105,7 @@ def similarity_matrix(
     with (
         evaluating(model),
         arithmetic(precision, where),
+        _within(SHARED_BYTES if where.type == "cuda" else None, model),
         tqdm(total=n_captions, desc="scoring", unit="caption", disable=not progress, leave=False) as bar,
     ):
         parts = [

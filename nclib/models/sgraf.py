@@ -267,8 +267,9 @@ class SimilarityNodes(RegionWordMatcher):
         (n_images, _, dim), training = regions.shape, torch.is_grad_enabled()
         values, place = self.sim_dim * self._vectors_per_node, "cpu"
         most = GROUP_NODES // n_images
-        if regions.device.type != "cpu":  # the formulas form contexts: measured peaks
-            values, place, most = values + dim * (5 if training else 3), "other", sum(lengths) + len(lengths)
+        if regions.device.type != "cpu":  # the formulas form contexts; peaks as measured
+            values = values + 5 * dim if training else values // 4 + 2 * dim
+            place, most = "other", sum(lengths) + len(lengths)
         node = n_images * values * regions.element_size()
         again = training and node * (sum(lengths) + len(lengths)) > self.memory_budget
         most = max(1, min(most, self.memory_budget // node))
@@ -319,7 +320,7 @@ class SimilarityNodes(RegionWordMatcher):
         """Return what :meth:`_group` does, straight from the formulas: one graph for a compiler."""
         inputs = (vectors, regions, captions, words, *self._maps())
         nodes = plain_nodes(*inputs, temperature=self.temperature, linear=linear)
-        found, moments = self._reason(nodes, mask, linear)
+        found, moments = self._reason(nodes, mask, F.linear)  # narrow maps gain nothing by halves
         return (self.score(found).squeeze(-1) if scored else found), moments
 
     @abstractmethod
@@ -378,6 +379,10 @@ class SGR(SimilarityNodes):
     def _reason(
         self, nodes: Tensor, mask: Tensor | None, linear: Linear | None = None
     ) -> tuple[Tensor, Moments]:
+        if linear is not None:  # tensor cores want rows in fours
+            extra = -nodes.shape[2] % 4
+            nodes = F.pad(nodes, (0, 0, 0, extra))
+            mask = None if mask is None else F.pad(mask, (0, extra))
         n_images, n, size = nodes.shape[:3]
         absent = None
         if mask is not None:

@@ -6,7 +6,6 @@ errors and its dual potentials, and which :meth:`Transport.certify` checks from 
 
 from __future__ import annotations
 
-from nclib.ot._fused import fused
 from nclib.ot.certificate import Certificate
 from nclib.ot.entropic import label_transport, partial_sinkhorn, sinkhorn
 from nclib.ot.exact import exact, partial_exact
@@ -20,7 +19,6 @@ __all__ = [
     "Problem",
     "Transport",
     "exact",
-    "fused",
     "label_transport",
     "max_flow",
     "partial_exact",

@@ -1,24 +1,23 @@
 """Many small problems with a fixed number of Sinkhorn passes, differentiable throughout.
 
 :func:`scaling_plan` and :func:`transport_plans` give plans by ordinary operations. :func:`transport_scores`
-gives the similarity that the plans of all pairs of images and captions collect, and keeps no plan: one
-autograd node that holds the similarities and the T pairs of scaling vectors, computes the kernel again in the
-backward pass and runs the vector recursions in reverse, on a CPU block by block in the cache. Its tensors
-have the pairs last, (n, m, P), so that sums over regions or words run along whole lines of memory.
+gives the similarity that the plans of all pairs of images and captions collect. On a CPU it keeps no plan:
+one autograd node that holds the similarities and the T pairs of scaling vectors, computes the kernel again in
+the backward pass and runs the vector recursions in reverse, block by block in the cache. Its tensors have the
+pairs last, (n, m, P), so that sums over regions or words run along whole lines of memory. Elsewhere the
+formulas stand as they are, for a compiler to fuse.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from nclib.ot import _fused
-from nclib.ot._fused import Spec
 from nclib.ot.problem import check_choice, check_cost, check_reg, weights
 
 #: The constant in the sums of each loop: that of OMIT's official code, and none.
@@ -39,6 +38,14 @@ NEVER = -1e30
 TOTALS = 1e-4
 #: NumPy's products can report floating-point flags that another library left behind.
 QUIET = np.errstate(all="ignore")
+
+
+class Spec(NamedTuple):
+    """Settings of the passes."""
+
+    lam: float  # weight of the entropy
+    passes: int
+    epsilon: float  # added to every sum; 0 is exact scaling
 
 
 def scaling_plan(
@@ -164,12 +171,10 @@ def transport_scores(
     spec = Spec(lam, iterations, LOOPS[loop])
     if plain:
         scores = _plain_scores(*sides, spec, skip)
-    elif s.device.type != "cpu" and not _fused.takes(sides[0], s.shape[1], s.shape[2]):
-        scores = _formula_scores(*sides, spec, skip)
-    elif _fused.takes(sides[0], s.shape[1], s.shape[2]):
-        scores = _fused.FusedScores.apply(*sides, spec, skip, _plain_scores)
-    else:
+    elif s.device.type == "cpu":
         scores = _TransportScores.apply(*sides, spec, skip)
+    else:
+        scores = _formula_scores(*sides, spec, skip)
     return scores.to(s.dtype)
 
 
@@ -191,10 +196,7 @@ def _is_direct(dtype: torch.dtype, lam: float, epsilon: float) -> bool:
 @QUIET
 def _exp(x: Tensor, out: Tensor) -> None:
     """Exponential of x into ``out``, which may be x; NumPy's is twice as quick."""
-    if x.device.type == "cpu":
-        np.exp(x.numpy(), out=out.numpy())
-    else:
-        torch.exp(x, out=out)
+    np.exp(x.numpy(), out=out.numpy())
 
 
 def _step_back(
@@ -321,17 +323,13 @@ def _reach(top: Tensor, lam: float) -> Tensor:
 @QUIET
 def _over_words(k: Tensor, v: Tensor) -> Tensor:
     """Sum of k_ij v_j over j: (n, m, P) and (m, P) to (n, P); NumPy's needs no room for the products."""
-    if k.device.type == "cpu":
-        return torch.from_numpy(np.einsum("ijp,jp->ip", k.numpy(), v.numpy()))
-    return (k * v).sum(1)
+    return torch.from_numpy(np.einsum("ijp,jp->ip", k.numpy(), v.numpy()))
 
 
 @QUIET
 def _over_regions(k: Tensor, u: Tensor) -> Tensor:
     """Sum of k_ij u_i over i: (n, m, P) and (n, P) to (m, P)."""
-    if k.device.type == "cpu":
-        return torch.from_numpy(np.einsum("ijp,ip->jp", k.numpy(), u.numpy()))
-    return (k * u.unsqueeze(1)).sum(0)
+    return torch.from_numpy(np.einsum("ijp,ip->jp", k.numpy(), u.numpy()))
 
 
 def _update(old: Tensor | None, weight: Tensor, sums: Tensor, scale: Tensor | None, epsilon: float) -> Tensor:
@@ -355,9 +353,7 @@ class _Blocks:
 
     def __init__(self, s: Tensor, p: Tensor, q: Tensor, lam: float, epsilon: float) -> None:
         n_images, n, m, n_captions = s.shape
-        self.size = n_images
-        if s.device.type == "cpu":
-            self.size = max(1, min(n_images, BLOCK_ENTRIES // (n * m * n_captions)))
+        self.size = max(1, min(n_images, BLOCK_ENTRIES // (n * m * n_captions)))
         self.lam, self.epsilon, self.direct = lam, epsilon, _is_direct(s.dtype, lam, epsilon)
         valid = (q > 0).to(s.dtype)
         padding = (valid - 1).mul_(DIRECT[s.dtype] if self.direct else FAR)
