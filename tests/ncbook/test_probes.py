@@ -25,7 +25,7 @@ def probe():
     for name in ("repair_probe", "l2rm_rows"):
         if name in METHODS:
             METHODS.remove(name)
-    for name in ("probe_common", "plans", "labels", "alignments"):
+    for name in ("probe_common", "plans", "labels", "alignments", "precision"):
         sys.modules.pop(name, None)
     sys.path[:] = before
 
@@ -46,6 +46,23 @@ def test_a_file_grows_by_the_cases_that_it_lacks(probe, tmp_path):
     assert made["rows"][0]["value"] == 0.33333
     assert made["rows"][0]["commit"] == made["environment"]["commit"]
     assert "folder" not in path.read_text("utf8")
+
+
+def test_products_are_rounded_forward_and_backward_and_nothing_else_is(probe):
+    x, w = (torch.randn(4, 4, generator=torch.Generator().manual_seed(k)).requires_grad_() for k in (0, 1))
+    half = x.detach().bfloat16().float()
+    module = probe("precision")
+    assert torch.equal(module.rounded(x.detach(), 7), half)
+    with module.Rounded("tf32") as mode:
+        out = torch.nn.functional.linear(x, w)
+        out.sum().backward()
+        kept = x + w
+    coarse = [module.rounded(part.detach(), 10) for part in (x, w)]
+    exact = {"rtol": 0, "atol": 1e-6}  # rounding to 10 bits moves these products by 1e-3
+    torch.testing.assert_close(out, coarse[0] @ coarse[1].t(), **exact)
+    torch.testing.assert_close(x.grad, torch.ones(4, 4) @ coarse[1], **exact)
+    assert torch.equal(kept, x + w)
+    assert mode.products == 3
 
 
 def test_spread_of_columns_by_hand(probe):
