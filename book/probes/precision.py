@@ -10,6 +10,7 @@ many bits, and under bfloat16 the product too. Writes ``book/measured/probe_prec
 from __future__ import annotations
 
 from contextlib import nullcontext
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -55,8 +56,9 @@ def precision(made: Run, case: Case) -> dict[str, float]:
     found: dict[str, float] = {}
     for label, (method, options) in METHODS.items():
         for name in ("fp32", *BITS):
-            with Rounded(name) if name in BITS else nullcontext() as mode:
-                record = made(f"{label}.{name}", method, precision="fp32", **options)
+            with Rounded(name) if name in BITS else nullcontext() as mode, TemporaryDirectory() as folder:
+                # a folder each: for nclib these are the same run
+                record = made(f"{label}.{name}", method, precision="fp32", out=folder, **options)
             if mode is not None and not mode.products:
                 raise RuntimeError("no product was rounded")
             found[f"{label}.{name}"] = record.metrics["test"]["rsum"]
