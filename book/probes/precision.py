@@ -24,7 +24,7 @@ PRODUCTS = {"mm", "bmm", "addmm", "baddbmm", "addmm_", "baddbmm_", "mv", "addmv"
 
 
 def rounded(x: Tensor, bits: int) -> Tensor:
-    """Round float32 values to a fraction of so many bits."""
+    """Round float32 values to a fraction of ``bits`` bits."""
     drop = 23 - bits
     whole = x.view(torch.int32)
     return ((whole + (1 << (drop - 1))) & -(1 << drop)).view(torch.float32)

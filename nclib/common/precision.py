@@ -13,7 +13,7 @@ comparison of pairs, with norms, softmax, losses and transport in float32. ``aut
 
 
 def resolved(precision: str, device: torch.device | str) -> str:
-    """Return the name that ``auto`` stands for on a device, which need not be there; other names as they are.
+    """Return the name that ``auto`` means on a device, which need not be there; other names as they are.
 
     Examples
     --------
