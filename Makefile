@@ -111,10 +111,10 @@ ecosystem: env ## try the audit with cleanlab's Datalab and the library datasets
 
 bench: env ## measure the speed of the central computations
 	@mkdir -p runs/bench
-	@for file in $(filter-out %_common.py %/gpu.py,$(wildcard book/bench/*.py)); do echo "$$file"; \
+	@for file in $(filter-out %_common.py book/bench/gpu%,$(wildcard book/bench/*.py)); do echo "$$file"; \
 	"$(PY)" "$$file" --out "runs/bench/$$(basename "$$file" .py).json" || exit 1; done
 
-GPU_OPTIONS = DEVICE OUT ROOT BUDGET MATCH COMMIT
+GPU_OPTIONS = DEVICE OUT ROOT BUDGET MATCH COMMIT WORKERS AHEAD_LIMIT
 gpu: env ## measure on a GPU, eight minutes a call, call again to continue; DEVICE=cpu SMALL=1 tries it
 	@"$(PY)" book/bench/gpu.py $(if $(SMALL),--small) $(if $(RETRY),--retry) $(if $(LIST),--list) \
 	$(foreach o,$(GPU_OPTIONS),$(call option,$o))

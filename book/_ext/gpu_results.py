@@ -6,10 +6,11 @@ measured steps by the steps of a run.
 
 from __future__ import annotations
 
+import csv
 import json
 import math
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
 
 STORED = pathlib.Path("book", "measured", "bench_gpu.json")
 NOTHING = "**Nothing was measured on a GPU yet.** The command above writes what this section will show."
+
+PRINTED = pathlib.Path(__file__).parents[1] / "ncbook" / "printed" / "resources.csv"
+DATASETS = ("f30k", "coco", "cc152k")  # of the printed runs
+VERSIONS = ("driver", "cuda", "torch", "triton")
 
 Found = Mapping[str, Any]
 
@@ -94,12 +99,10 @@ def seconds_of(settings: Mapping[str, Any], found: Found) -> float | None:
 
 
 def scoring_rate(model: str, found: Found) -> float | None:
-    """Return the seconds that a model takes to score one image with one caption, in float32."""
+    """Return the seconds that a model takes to score one image with one caption, as runs do by default."""
     rows = results(found, "score/").get(model, {}).get("rows", ())
-    for row in rows:
-        if row["precision"] == "float32":
-            return float(row["seconds"] / row["share"] / (row["images"] * row["captions"]))
-    return None
+    each = [row["seconds"] / row["share"] / (row["images"] * row["captions"]) for row in rows]
+    return float(each[0]) if each else None
 
 
 def _of_labels(settings: Mapping[str, Any], found: Found) -> float | None:
@@ -114,15 +117,50 @@ def _of_labels(settings: Mapping[str, Any], found: Found) -> float | None:
     return float(epochs * part["epoch_s"] * known.sizes[0] / part["pairs"] * steps)
 
 
+def hours(found: Found) -> list[dict[str, Any]]:
+    """Return hours of printed runs whose steps were measured, at 40 % noise, and what papers print."""
+    import nclib
+
+    rows = []
+    for method, model in (name.split() for name in results(found, "method/")):
+        row: dict[str, Any] = {"method": method, "model": model}
+        for dataset in DATASETS:
+            given = {"dataset": dataset, "preset": "paper", "model": model, "data_options": {"root": "."}}
+            if dataset != "cc152k":  # whose own pairs are noisy
+                given["mrate"] = 0.4
+            seconds = seconds_of(nclib.resolve(method, **given).flat(), found)
+            row[f"{dataset} h"] = seconds / 3600 if seconds else None
+        rows.append(row | {"printed": printed_hours(method, model)})
+    return rows
+
+
+def printed_hours(method: str, model: str) -> str | None:
+    """Return the hours that a paper prints for its runs of a method with a model, and on which card."""
+    with PRINTED.open(encoding="utf8", newline="") as file:
+        rows = [
+            row for row in csv.DictReader(file)
+            if row["quantity"] == "training time" and row["method"].lower() == method
+            and row["backbone"].lower().replace("∞", "_inf") == model
+        ]  # fmt: skip
+    values = ", ".join(dict.fromkeys(f"{row['value']} (bank {row['bank_size']})" for row in rows))
+    return f"{rows[0]['dataset']}: {values} on {rows[0]['hardware']}" if rows else None
+
+
+def hours_lines(found: Found) -> list[str]:
+    """Return the table of :func:`hours` as lines of Markdown; none where no method was measured."""
+    return table(hours(found))
+
+
 # ------------------------------------------------------------------------------------------------- the tables
 
 TITLES = {
-    "agree": "CPU and GPU agree: the largest relative differences in norm",
-    "step": "Training steps of the models",
+    "step": "Training steps of the models; difference: of compiled scores from eager ones, in norm",
     "method": "Steps of the methods, and what surrounds those of an epoch",
+    "score": "Scoring of a test set; share: of the captions that were scored",
     "transport/partial": "Partial masked transport from a cost on the device to a plan on it",
     "transport/omit": "OMIT's problems of a batch",
-    "score": "Scoring of a test set; share: of the captions that were scored",
+    "launches": "Calls of a step",
+    "agree": "CPU and GPU agree, nothing compiled: the largest relative differences in norm",
     "run": "Runs of L2RM with a short schedule",
     "labels": "Epochs of the methods for wrong labels",
 }
@@ -135,16 +173,23 @@ def lines_of(found: Found | None) -> list[str]:
     parts, device = found["parts"], found["device"]
     days, commits = ({part[key] for part in parts.values()} for key in ("when", "commit"))
     made = f"{', '.join(sorted(days))}, commit {', '.join(f'`{commit}`' for commit in sorted(commits))}"
-    lines = [f"Measured on {device['name']}, torch {device['torch']}, {made}.", ""]
+    versions = ", ".join(f"{key} {device[key]}" for key in VERSIONS if device.get(key))
+    lines = [f"Measured on {device['name']}, {versions}, {made}.", ""]
     for start, title in TITLES.items():
         rows = [row for part in results(found, start).values() for row in part["rows"]]
         if rows:
-            heads = list(dict.fromkeys(key for row in rows for key in row))
-            lines += [f"**{title}**", "", f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
-            lines += [f"| {' | '.join(text(row.get(head)) for head in heads)} |" for row in rows]
-            lines.append("")
+            lines += [f"**{title}**", "", *table(rows), ""]
+    if of_runs := hours_lines(found):
+        lines += ["**Hours of the printed runs, from these steps**", "", *of_runs, ""]
     errors = {name: " ".join(part["error"].split()) for name, part in parts.items() if "error" in part}
     return lines + [f"- {name} failed: `{error.replace('`', chr(39))}`" for name, error in errors.items()]
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return rows as a table of Markdown, with a column for every key; no lines without rows."""
+    heads = list(dict.fromkeys(key for row in rows for key in row))
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"] if rows else []
+    return lines + [f"| {' | '.join(text(row.get(head)) for head in heads)} |" for row in rows]
 
 
 def text(value: Any) -> str:

@@ -30,6 +30,13 @@ from nclib.runs.machine import device_name, environment
 #: A turn lasts at least this many seconds.
 SHORTEST = 0.005
 
+#: Options of models without dropout, so that all candidates and devices see the same weights and inputs.
+NO_DROPOUT: dict[str, dict[str, Any]] = {
+    "vse_inf": {"drop": 0.0},
+    "omit": {"mask_ratio": 0.0, "augment_captions": False},
+    **{name: {"dropout": 0.0} for name in ("sgr", "saf", "sgraf")},
+}
+
 
 def take_turns(
     solvers: dict[str, Callable[[], Any]], turns: int, patience: float = 1.0

@@ -1,30 +1,32 @@
-"""What needs a GPU, in one command: agreement with the CPU, steps, transport, scoring, and a run.
+"""What needs a GPU, in one command: steps, methods, scoring, transport, agreement with the CPU, and a run.
 
     make gpu                                  # begins no part after eight minutes; call it again until done
     make gpu DEVICE=cpu SMALL=1               # try the command without a GPU, in under a minute
     make gpu MATCH='^step/sgr' BUDGET=120     # some parts, two minutes
 
 Each measurement is a named part, the most valuable first. Parts that the JSON file holds are skipped; the
-file is written after every part. Times are medians between events on the device, after warm-up. A step is
-encoding, similarities, hardest triplet loss, backward pass, clipping and Adam, on data on the device.
-``float32`` computes as runs do: products of matrices in float32, cuDNN's recurrent layers in TF32, as torch
-has it. Where memory does not suffice the batch is halved; the result names it.
+file is written after every part. Processes that compute each part once compile ahead, side by side; then
+the parts are timed one by one, alone on the card. Times are medians between events on the device, after
+warm-up. A step is encoding, similarities, hardest triplet loss, backward pass, clipping and Adam, on data on
+the device. Where memory does not suffice the batch is halved; the result names it.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import re
+import subprocess
 import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -33,11 +35,12 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 import torch
+import torch._inductor.config
 from torch import Tensor, nn
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "_ext"))
 sys.path.insert(0, str(Path(__file__).parent))
 
-import ot_partial
 from bench_common import write_json
 from gpu_common import (
     PAPER,
@@ -52,78 +55,74 @@ from gpu_common import (
     build,
     captions,
     labelled,
-    partial_plan,
     pictures,
     prepared,
 )
+from gpu_launches import launches
+from gpu_processes import compile_ahead, measured_alone
+from gpu_results import hours_lines
+from gpu_transport import partial_transport, small_problems
 
 import nclib
-from nclib import losses, models, ot
+from nclib import losses, models
 from nclib.common.method import loss_terms
+from nclib.common.precision import arithmetic, products, resolved
 from nclib.common.tokens import Tokens
-from nclib.models import similarity_matrix
-from nclib.ot.small import transport_scores
+from nclib.models import compiling, similarity_matrix
+from nclib.runs import optimizers
 from nclib.runs.machine import choose_device, device_name, environment, numbers_fixed
 from nclib.runs.pair_trainer import PairTrainer
 
 ROOT = Path(__file__).resolve().parents[2]
-PRECISIONS = ("float32", "tf32", "bf16")
-
+PRECISIONS = ("tf32", "fp32", "bf16")
 
 RUNS = (  # method and model of the printed runs, those with the most runs first
-    ("l2rm", "sgr"), ("ncr", "sgr"), ("bicro", "sgr"), ("repair", "sgr"), ("decl", "sgr"), ("rcl", "sgr"),
+    ("l2rm", "sgr"), ("ncr", "sgr"), ("repair", "sgr"), ("bicro", "sgr"), ("decl", "sgr"), ("rcl", "sgr"),
     ("rcl", "saf"), ("l2rm", "saf"), ("plain", "sgr"), ("decl", "saf"), ("plain", "omit"), ("plain", "saf"),
     ("plain", "imram"), ("plain", "scan"), ("plain", "vse_inf"), ("mscn", "sgr"), ("ncr", "vse_inf"),
     ("repair", "vse_inf"), ("plain", "naaf"), ("plain", "vsrn"), ("plain", "hrem"), ("plain", "sbe"),
 )  # fmt: skip
+ALONE = {"launches": 25}  # after a profiler every launch of its process is slower; seconds that it takes
 LABELS = (  # methods of the printed runs on wrong labels
     "uot_rcl", "mrl", "elrcmr", "deep_sm", "dscmr", "sdml", "acmr", "dcca", "dccae", "gma", "mcca", "mvda",
     "pls",
 )  # fmt: skip
-FIRST = ("sgr", "saf", "scan", "imram", "omit", "vse_inf")  # models of the printed runs
+FIRST = ("saf", "sgr", "imram", "omit", "scan", "vse_inf")  # models of the printed runs
 ALL_PAIRS = ("plain", "decl", "rcl")  # methods whose epoch is all pairs, whatever they think of them
-PATIENCE = 15.0  # seconds that the scoring of a test set may take; else a share of its captions is scored
-PROBLEMS = (("head", 0.01), ("head", 0.07), ("narrow", 0.01), ("narrow", 0.07))
-MASS, AT_ONCE = 0.1, 16
+PATIENCE = 4.0  # seconds that the scoring of a test set may take; else a share of its captions is scored
+BLOCK = 256  # captions that are scored at once
 
 
 # ----------------------------------------------------------------------------------------- (b) training steps
 
 
-@contextlib.contextmanager
-def products(precision: str) -> Iterator[None]:
-    """Compute products of float32 matrices in ``tf32``, or for any other name in float32, as runs do."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
-
-
 def step(name: str, precision: str, bench: Bench) -> Result:
-    """A training step of a model in one precision, and its scores alone; OMIT also by its fused kernel."""
+    """A training step of a model in one precision, and how far its compiled scores are from eager ones."""
 
     def one(batch: int) -> Result:
         model = build(name, bench.size).to(bench.device)
         images = pictures(batch, bench.size).to(bench.device)
         tokens = captions(batch, bench.size).to(bench.device)
-        optimizer = torch.optim.Adam(model.parameters(), lr=2e-4)
+        optimizer = optimizers.build("adam", model.parameters(), 2e-4, 0.0)
 
         def scores() -> Tensor:
-            with torch.autocast(bench.device.type, dtype=torch.bfloat16, enabled=precision == "bf16"):
-                return model(images, tokens)
+            with arithmetic(precision, bench.device):
+                return model(images, tokens).float()
 
         def train() -> None:
             optimizer.zero_grad(set_to_none=True)
-            losses.triplet(scores().float(), 0.2).sum().backward()
+            losses.triplet(scores(), 0.2).sum().backward()
             nn.utils.clip_grad_norm_(model.parameters(), 2.0)
             optimizer.step()
 
-        with products(precision), ot.fused(precision == "fused"):
+        with products(precision, bench.device):
             found = {"ms": bench.timed(train), "peak_mb": bench.peak_mb()}
-            with torch.no_grad():
-                return found | {"forward_ms": bench.timed(scores, 0.5)}
+            if name in FIRST and not bench.once:
+                compiled = scores().detach()
+                with compiling("off"):
+                    eager = scores().detach()
+                found["difference"] = float((compiled - eager).norm() / eager.norm())
+        return found
 
     return {"rows": [{"model": name, "precision": precision, **bench.halving(one)}]}
 
@@ -140,17 +139,19 @@ def epochs_of(method: str, model: str, bench: Bench, batch: int) -> Result:
         "networks": trainer.method.n_networks, "pairs": trainer.n_pairs, "divides": divided,
         "trained_pairs": int(trainer.pairs.noise.matched.sum()) if divided else trainer.n_pairs,
     }  # fmt: skip
+    assert trainer.optimizers  # made before a method changes its networks
     for net in trainer.networks:
         net.train()
     first, last = trainer.schedule.warmup_epochs, trainer.n_planned - 1
-    with warnings.catch_warnings():
+    phases = {"load": 0, "warm-up": 0, "load more": first, "first": first, "last": last}
+    with warnings.catch_warnings(), products(trainer.schedule.precision, bench.device):
         warnings.simplefilter("ignore")
-        for phase, epoch in {"warm-up": 0, "once before": first, "first": first, "last": last}.items():
+        for phase, epoch in phases.items():
             trainer.epoch = epoch
-            if phase == "once before":
+            if phase == "load more":
                 trainer.method.begin_training(trainer)
             found[phase] = one_epoch_of(trainer, epoch < first, bench)
-    del found["once before"]  # it loads what later epochs have
+    del found["load"], found["load more"]  # they compile, and load what later epochs have
     shown = [
         {"method": method, "model": model, "epoch": phase, "batch": batch, **found[phase]}
         for phase in ("warm-up", "first", "last")
@@ -174,6 +175,8 @@ def one_epoch_of(trainer: PairTrainer, warm: bool, bench: Bench) -> Result:
             for terms in loss_terms(take(trainer, item), take):
                 trainer._minimise(terms)
             timed_steps += number > 0
+            if bench.once and number:
+                break
         spent += bench.now() - began if len(items) > 1 else 0.0
         began = bench.now()
         if not warm:
@@ -193,64 +196,7 @@ def label_epochs(method: str, bench: Bench) -> Result:
     return found | {"rows": [{"method": method, **found}]}
 
 
-# ------------------------------------------------------------------------------ (c) transport and (d) scoring
-
-
-def partial_transport(n: int, bench: Bench) -> Result:
-    """Partial masked transport, cost and plan on the device, beside the loop of the official code."""
-    rows = []
-    for kind, reg in PROBLEMS:
-        cost = ot_partial.costs(n)[kind]
-        double, single = torch.from_numpy(cost).double(), torch.from_numpy(cost).to(bench.device)
-        best = partial_plan(double, MASS, reg, tol=1e-12)
-        many = single.expand(AT_ONCE, n, n).contiguous()
-        solvers: dict[str, Callable[[], Tensor]] = {
-            "published loop": partial(
-                on_host, partial(ot_partial.published_loop, mass=MASS, reg=reg), single
-            ),
-            "nclib, published rule": partial(partial_plan, single, MASS, reg, stop="published"),
-            "nclib": partial(partial_plan, single, MASS, reg),
-            "nclib on the host": partial(on_host, partial(partial_plan, mass=MASS, reg=reg), single),
-            f"nclib, {AT_ONCE} at once": partial(partial_plan, many, MASS, reg),
-        }
-        for name, solve in solvers.items():
-            count = AT_ONCE if "at once" in name else 1
-            ms, plan = bench.timed(solve, 0.6) / count, solve().double().cpu()
-            error = float((plan - best).abs().sum() / (MASS * count))
-            rows.append({"size": n, "cost": kind, "reg": reg, "solver": name, "ms": ms, "plan_error": error})
-    return {"rows": rows}
-
-
-def on_host(solve: partial[Any], cost: Tensor) -> Tensor:
-    """Return the plan that a solver for the host finds, on the device of the cost."""
-    there = cost.cpu()
-    plan = solve(there.numpy() if solve.func is ot_partial.published_loop else there)
-    return torch.as_tensor(plan).to(cost.device)
-
-
-def small_problems(bench: Bench) -> Result:
-    """OMIT's problems of a batch, forward and with gradient, by the plain path and by the fused kernel."""
-    batch, rows = bench.size.batch, []
-    g, (n, m) = torch.Generator().manual_seed(0), (37, 13)  # regions and words, a dustbin before each
-    there = torch.arange(m)[:, None] < torch.randint(9, m + 1, (batch,), generator=g)  # (m, B)
-    s = 0.7 * (2 * torch.rand(batch, n, m, batch, generator=g) - 1) * there
-    p = torch.randn(batch, n, batch, generator=g).softmax(1)
-    q = torch.randn(batch, m, batch, generator=g).masked_fill(~there, -torch.inf).softmax(1)
-    for back in (False, True):
-        sides = [x.to(bench.device).requires_grad_(back) for x in (s, p, q)]
-
-        def scored(sides: list[Tensor] = sides, back: bool = back) -> None:
-            with torch.set_grad_enabled(back):
-                scores = transport_scores(*sides, lam=0.02, iterations=3, loop="released", skip=1)
-                if back:
-                    torch.autograd.grad(scores.sum(), sides)
-
-        for path in ("plain", "fused")[: 2 if bench.device.type == "cuda" else 1]:
-            with ot.fused(path == "fused"):
-                bench.free()
-                row = {"problems": batch**2, "gradient": back, "path": path, "ms": bench.timed(scored, 0.5)}
-            rows.append({**row, "peak_mb": bench.peak_mb()})
-    return {"rows": rows}
+# -------------------------------------------------------------------------------------------- (c) scoring
 
 
 class Words:
@@ -268,34 +214,28 @@ class Words:
         return Tokens(self.tokens.ids[torch.from_numpy(rows), : max(lengths)], lengths)
 
 
-def scoring(name: str, bench: Bench) -> Result:
-    """All similarities of test sets, encoding included, the matrix on the host at the end."""
-    size, per_pair = bench.size, 0.0
-    rows: list[Result] = []
+def scoring(name: str, n_images: int, n_captions: int, precision: str, bench: Bench) -> Result:
+    """All similarities of a test set, encoding included, the matrix on the host at the end."""
+    size, precision = bench.size, resolved(precision, bench.device)
     model = build(name, size).to(bench.device).eval()
+    images = torch.empty(n_images, size.regions, size.features, device=bench.device).normal_()
 
-    def made(n_images: int, n_captions: int) -> SimpleNamespace:
-        images = torch.empty(n_images, size.regions, size.features, device=bench.device).normal_()
+    def seconds(captions: int) -> float:
         features = lambda rows: images[int(rows[0]) : int(rows[-1]) + 1]  # noqa: E731
-        return SimpleNamespace(images=images, features=features, captions=Words(n_captions, size))
+        split = SimpleNamespace(images=images, features=features, captions=Words(captions, size))
+        began = bench.now()
+        similarity_matrix(model, split, device=bench.device, batch_size=BLOCK, precision=precision)
+        return bench.now() - began
 
-    for n_images, n_captions in size.tests:
-        for precision in ("float32", "bfloat16"):
-            score = partial(similarity_matrix, model, device=bench.device, precision=precision)
-            expected = per_pair * n_images * n_captions
-            every = max(1, min(n_captions // 256, round(expected / PATIENCE))) if expected else 1
-            split = made(n_images, n_captions // every)
-            score(split=made(8, 16))  # libraries warm up
-            began = bench.now()
-            score(split=split)
-            seconds = bench.now() - began
-            about = {"model": name, "images": n_images, "captions": n_captions, "precision": precision}
-            rows.append({**about, "seconds": seconds, "share": 1 / every, "peak_mb": bench.peak_mb()})
-            if precision == "float32":
-                per_pair = seconds * every / (n_images * n_captions)
-            del split
-            bench.free()
-    return {"rows": rows}
+    seconds(min(BLOCK, n_captions))  # compiles
+    row: Result = {"model": name, "images": n_images, "captions": n_captions, "precision": precision}
+    if bench.once:
+        return {"rows": [row]}
+    expected = seconds(min(BLOCK, n_captions)) * n_captions / BLOCK
+    every = max(1, min(n_captions // BLOCK, round(expected / PATIENCE)))
+    bench.free()
+    row |= {"seconds": seconds(n_captions // every), "share": 1 / every, "peak_mb": bench.peak_mb()}
+    return {"rows": [row | {"reserved_mb": bench.reserved_mb()}]}
 
 
 def real_run(dataset: str, precision: str, bench: Bench) -> Result:
@@ -325,26 +265,35 @@ def parts(small: bool, root: str = "") -> dict[str, Part]:
     few = slice(2 if small else None)
     rest = [name for name in models.available() if name not in FIRST]
 
-    def steps(names: Sequence[str]) -> dict[str, Part]:
-        return {f"step/{n} {p}": partial(step, n, p) for n in names[few] for p in PRECISIONS}
+    def steps(names: Sequence[str], precisions: Sequence[str] = PRECISIONS) -> dict[str, Part]:
+        return {f"step/{n} {p}": partial(step, n, p) for p in precisions for n in names[few]}
 
-    def scores(names: Sequence[str]) -> dict[str, Part]:
-        return {f"score/{name}": partial(scoring, name) for name in names}
+    def scores(
+        names: Sequence[str], test: int = 0, precision: str = "auto", more: str = ""
+    ) -> dict[str, Part]:
+        return {f"score/{n}{more}": partial(scoring, n, *size.tests[test], precision) for n in names[few]}
+
+    def steps_of_methods(runs: Sequence[tuple[str, str]]) -> dict[str, Part]:
+        return {f"method/{m} {s}": partial(method_step, m, s) for m, s in runs}
 
     found: dict[str, Part] = {
-        **{f"agree/{p.__name__[6:]}": p for p in (agree_transport, agree_models, agree_methods)},
         **steps(FIRST[:2]),
-        **{f"method/{m} {s}": partial(method_step, m, s) for m, s in RUNS[few][:4]},
-        **{f"transport/partial {n}": partial(partial_transport, n) for n in size.transport[few]},
-        "transport/omit": small_problems,
+        **steps_of_methods(RUNS[:2] if small else RUNS[:3]),
         **scores(FIRST[:2]),
-        "run/scenes": partial(real_run, "emoji", "fp32"),
+        **steps(FIRST[2:], PRECISIONS[:1]),
+        **{f"transport/partial {n}": partial(partial_transport, n) for n in size.transport[few]},
+        "launches": launches,
+        **{f"agree/{p.__name__[6:]}": p for p in (agree_models, agree_methods, agree_transport)},
+        **scores(FIRST[:2], 1, more=", large"),
+        **scores(FIRST[:2], precision="fp32", more=", fp32"),
+        "transport/omit": small_problems,
+        "run/scenes": partial(real_run, "emoji", "auto"),
     }
     if root:
-        found["run/f8k"] = partial(real_run, "f8k", "fp32")
+        found["run/f8k"] = partial(real_run, "f8k", "auto")
     if not small:
-        found |= {f"method/{m} {s}": partial(method_step, m, s) for m, s in RUNS[4:]}
-        found |= steps(FIRST[2:]) | {"step/omit fused": partial(step, "omit", "fused")} | scores(FIRST[2:])
+        found |= scores(FIRST[2:]) | steps_of_methods(RUNS[3:])
+        found |= steps(FIRST[2:]) | scores(["imram"], 1, more=", large")
         found |= steps(rest) | scores(rest)
     return {
         **found, "agree/labels": agree_labels,
@@ -362,46 +311,86 @@ def stored(out: Path, small: bool) -> Result:
     return found
 
 
+def card(device: torch.device) -> Result:
+    """Return the name of the device, and the versions that its numbers depend on."""
+    found: Result = {"name": device_name(device), "torch": torch.__version__}
+    if device.type == "cuda":
+        asked = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+        with suppress(OSError):
+            said = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.split()
+            found["driver"] = said[0] if said else None
+        with suppress(PackageNotFoundError):
+            found["triton"] = version("triton")
+        found |= {"cuda": torch.version.cuda, "cores": os.cpu_count()}
+    return found
+
+
 def measure(out: Path, asked: argparse.Namespace, chosen: dict[str, Part]) -> int:
     """Measure what ``out`` lacks, as long as the call lasts; return 0 when every part is measured."""
     began, found = time.monotonic(), stored(out, asked.small)
     done: Result = found.setdefault("parts", {})
+    done_with = ("done",) if asked.retry else ("done", "failed")
+    left = [name for name in chosen if done.get(name, {}).get("state") not in done_with]
     try:
         device = choose_device(asked.device)
     except ValueError as error:
         raise SystemExit(str(error)) from None
-    here = {"name": device_name(device), "torch": torch.__version__}
+    here = card(device)
     if found.setdefault("device", here) != here:
         raise SystemExit(f"--out {out} was measured on {found['device']}, not on {here}; give another file")
     commit = asked.commit or environment(torch.device("cpu"))["commit"]
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         bench = Bench(device, SMALL if asked.small else PAPER, asked.root, Path(folder))
-        for name, part in chosen.items():
-            state = done.get(name, {}).get("state")
-            if state == "done" or (state == "failed" and not asked.retry):
-                continue
-            if time.monotonic() - began > asked.budget:
+        call = [sys.executable, __file__, "--device", str(device), "--root", asked.root]
+        call += ["--small"] * asked.small
+        if device.type == "cuda" and asked.ahead_limit:
+            os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", f"{folder}/graphs")
+            os.environ.setdefault("TRITON_CACHE_DIR", f"{folder}/kernels")
+            free = torch.cuda.mem_get_info(device)[0] / 1e9
+            found["ahead"] = compile_ahead(left, call, free, asked.workers, asked.ahead_limit, bench.folder)
+            write_json(out, **found)
+        for name in left:
+            rest, own = asked.budget - (time.monotonic() - began), name in ALONE and device.type == "cuda"
+            if rest < 0:
                 break
+            if own and rest < ALONE[name]:
+                continue
             start, outcome = time.monotonic(), {"commit": commit, "when": time.strftime("%Y-%m-%d")}
             bench.free()
             try:
-                with numbers_fixed(threads=0):
-                    outcome |= {"state": "done", "result": part(bench)}
+                if own:
+                    outcome |= {"state": "done", "result": measured_alone(name, call, rest)}
+                else:
+                    with numbers_fixed(threads=0):
+                        outcome |= {"state": "done", "result": chosen[name](bench)}
             except Exception as error:
                 outcome |= {"state": "failed", "error": f"{type(error).__name__}: {error}"}
-            done[name] = outcome
+            done[name] = outcome | {"seconds": round(time.monotonic() - start, 2)}
             write_json(out, **found)
             said = outcome.get("error") or ", ".join(outcome["result"].get("differ", ()))
-            print(f"{outcome['state']:<7}{time.monotonic() - start:7.1f} s  {name} {said:.160}", flush=True)
+            print(f"{outcome['state']:<7}{done[name]['seconds']:7.1f} s  {name} {said:.160}", flush=True)
             if "CUDA error" in said:
                 break  # what is left on the device is not trusted
+    if not asked.small:
+        print("\n".join(hours_lines(found)))
     states = [done.get(name, {}).get("state") for name in chosen]
-    n = states.count("done")
-    failed, left = states.count("failed"), states.count(None)
-    print(f"{n} of {len(states)} parts measured, {failed} failed, {left} left: {out}")
+    n, failed, missing = (states.count(state) for state in ("done", "failed", None))
+    print(f"{n} of {len(states)} parts measured, {failed} failed, {missing} left: {out}")
     if None in states:
         print(f"Call the same command again; it continues with {list(chosen)[states.index(None)]}.")
     return int(n < len(states))
+
+
+def alone(name: str, asked: argparse.Namespace) -> int:
+    """Compute one part in this process, once or to print what it measured as JSON."""
+    if asked.ahead:
+        torch._inductor.config.autotune_local_cache = False  # the quiet card chooses between kernels
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, numbers_fixed(threads=0):
+        size = SMALL if asked.small else PAPER
+        bench = Bench(choose_device(asked.device), size, asked.root, Path(folder), once=bool(asked.ahead))
+        result = parts(asked.small, asked.root)[name](bench)
+    print(json.dumps(result))
+    return 0
 
 
 def main(words: list[str] | None = None) -> int:
@@ -421,7 +410,13 @@ def main(words: list[str] | None = None) -> int:
     add("--commit", default="", help="commit of the code, where there is no git to tell")
     add("--retry", action="store_true", help="measure failed parts again")
     add("--list", action="store_true", help="show the parts; measure nothing")
+    add("--workers", type=int, default=max(1, min(14, (os.cpu_count() or 1) - 2)), help="that compile ahead")
+    add("--ahead-limit", type=int, default=75, help="seconds for compiling ahead; 0: nothing does so")
+    add("--ahead", metavar="PART", help="compute a part once, so that what it compiles lies on the disk")
+    add("--alone", metavar="PART", help="measure one part in this process, and print its result as JSON")
     asked = parser.parse_args(words)
+    if name := asked.ahead or asked.alone:
+        return alone(name, asked)
     if asked.root and not Path(asked.root).is_dir():
         parser.error(f"--root {asked.root}: there is no such folder; give that of the papers' data")
     chosen = {name: part for name, part in parts(asked.small, asked.root).items() if asked.match.search(name)}

@@ -2,31 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import statistics
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from bench_common import random_captions
-from similarity import OPTIONS
+from bench_common import NO_DROPOUT, random_captions
 
 from nclib import label_noise, losses, methods, models, ot
 from nclib.common.method import loss_terms
+from nclib.common.precision import resolved
 from nclib.common.tokens import Tokens
 from nclib.methods.coteaching import CoTeaching, Division
 from nclib.runs import experiment_of, resolve
@@ -61,7 +64,7 @@ class Size:
 
 PAPER = Size(
     128, 36, 2048, 1024, 256, 300, (8, 16), 10_000, 416, (2173, 4096, 300),
-    ((1000, 5000), (5000, 25000)), (128, 64, 256, 512),
+    ((1000, 5000), (5000, 25000)), (128, 64, 256),
 )  # fmt: skip
 SMALL = Size(8, 6, 16, 16, 8, 8, (4, 7), 50, 16, (60, 12, 12), ((10, 50), (20, 100)), (16, 8))
 
@@ -71,12 +74,16 @@ SHORT = {"crcl": {"schedules": 1}}  # options with which a method's epochs fit i
 
 @dataclass(frozen=True)
 class Bench:
-    """What a part is given: device, sizes, folder of the papers' data, and a folder for files."""
+    """What a part is given: device, sizes, folder of the papers' data, and a folder for files.
+
+    With ``once`` nothing is measured: functions run once, so that what they compile lies on the disk.
+    """
 
     device: torch.device
     size: Size
     root: str
     folder: Path
+    once: bool = False
 
     def now(self) -> float:
         """Return the clock once the device has done all that it was given."""
@@ -96,9 +103,16 @@ class Bench:
         cuda = self.device.type == "cuda"
         return torch.cuda.max_memory_allocated(self.device) / 2**20 if cuda else None
 
+    def reserved_mb(self) -> float | None:
+        """Return the largest memory that torch held since :meth:`free`, in MB; None on a CPU."""
+        cuda = self.device.type == "cuda"
+        return torch.cuda.max_memory_reserved(self.device) / 2**20 if cuda else None
+
     def timed(self, run: Callable[[], Any], seconds: float = 1.5, most: int = 30) -> float:
         """Return milliseconds of a function: the median of the calls that fit, after two to warm up."""
         run()
+        if self.once:
+            return 0.0
         began = self.now()
         run()
         cuda = self.device.type == "cuda"
@@ -136,7 +150,7 @@ def build(name: str, size: Size) -> Any:
     """Return a model of these sizes without dropout, on the CPU, its weights from one seed."""
     torch.manual_seed(0)
     sizes = {"feature_dim": size.features, "vocab_size": size.vocabulary, "n_regions": size.regions}
-    return models.build(name, **sizes, **size.model, **OPTIONS.get(name, {}))
+    return models.build(name, **sizes, **size.model, **NO_DROPOUT.get(name, {}))
 
 
 def captions(n: int, size: Size) -> Tokens:
@@ -148,7 +162,9 @@ def pictures(n: int, size: Size) -> Tensor:
     return torch.randn(n, size.regions, size.features, generator=torch.Generator().manual_seed(0))
 
 
-def prepared(method: str, model: str, size: Size, device: torch.device, folder: Path) -> PairTrainer:
+def prepared(
+    method: str, model: str, size: Size, device: torch.device, folder: Path, precision: str = "auto"
+) -> PairTrainer:
     """Return a loop on planted pairs that has not begun, and whose divisions of the pairs are the true one.
 
     What a method finds in its pass over all pairs is computed, and then replaced by what the truth gives, so
@@ -161,9 +177,10 @@ def prepared(method: str, model: str, size: Size, device: torch.device, folder: 
     settings = resolve(
         method, preset="paper", dataset="planted", model=model, mrate=1 - CLEAN, batch_size=size.batch,
         warmup_epochs=1, epochs=4, model_options=size.model, data_options=data,
-        **SHORT.get(method, {}),
+        precision=resolved(precision, device), **SHORT.get(method, {}),
     )  # fmt: skip
     trainer: Any = experiment_of(method).load(settings, folder / "unused", device).trainer
+    trainer.pairs.place("auto", device)
     matched = torch.from_numpy(trainer.pairs.noise.matched)
     level = torch.where(matched, 0.2, 0.7).double()
     level += 0.1 * torch.rand(len(matched), generator=torch.Generator().manual_seed(0))
@@ -212,10 +229,33 @@ def relative(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> float | Non
     return max(gaps) if np.isfinite(gaps).all() else None
 
 
+@contextlib.contextmanager
+def drawn_on_host() -> Iterator[None]:
+    """Draw dropout on the CPU for every device; none in attention."""
+    attention = F.scaled_dot_product_attention
+
+    def dropout(x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+        kept = (torch.rand(x.shape) >= p).to(x.device, x.dtype)
+        return x * kept / (1 - p) if training and p else x
+
+    def without(*given: Any, dropout_p: float = 0.0, **options: Any) -> Tensor:
+        return attention(*(0.0 if i == 4 else x for i, x in enumerate(given)), **options)
+
+    with mock.patch.multiple(F, dropout=dropout, scaled_dot_product_attention=without):
+        yield
+
+
 def agreement(bench: Bench, cases: Iterable[Case]) -> Result:
-    """Compare what each case gives on both devices, by the relative difference in norm."""
+    """Compare what each case gives on both devices, by the relative difference in norm; nothing compiled."""
     rows: list[Result] = []
-    with torch.backends.cudnn.flags(allow_tf32=False), warnings.catch_warnings():  # float32 is meant
+    with contextlib.ExitStack() as entered:
+        for mode in (
+            torch.backends.cudnn.flags(allow_tf32=False),  # float32 is meant
+            models.compiling("off"),
+            drawn_on_host(),
+            warnings.catch_warnings(),
+        ):
+            entered.enter_context(mode)
         warnings.simplefilter("ignore")
         for name, allowed, compute in cases:
             row: Result = {"case": name, "allowed": allowed}
@@ -228,13 +268,14 @@ def agreement(bench: Bench, cases: Iterable[Case]) -> Result:
     return {"rows": rows, "differ": [row["case"] for row in rows if not row["agrees"]]}
 
 
-def _off(cost: Tensor) -> Tensor:
+def off_diagonal(cost: Tensor) -> Tensor:
+    """Return which pairs of L2RM's problem are allowed, (n, n): all but the given ones."""
     return ~torch.eye(cost.shape[-1], dtype=torch.bool, device=cost.device)
 
 
 def partial_plan(c: Tensor, mass: float = 0.1, reg: float = 0.05, **options: Any) -> Tensor:
     """Return the plan of L2RM's problem, a forbidden diagonal."""
-    return ot.partial_sinkhorn(c, mass, reg=reg, mask=_off(c), **options).plan
+    return ot.partial_sinkhorn(c, mass, reg=reg, mask=off_diagonal(c), **options).plan
 
 
 def _gradient(solve: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
@@ -258,7 +299,7 @@ SOLVERS: dict[str, Callable[[Tensor], Tensor]] = {
     "published": lambda c: partial_plan(c[0], stop="published"),
     "balanced": lambda c: ot.sinkhorn(c, reg=0.1).plan,
     "labels": lambda c: ot.label_transport(c[..., :5].contiguous(), 0.5, reg=0.1).plan,
-    "exact": lambda c: ot.partial_exact(c[0], 0.1, mask=_off(c)).plan,
+    "exact": lambda c: ot.partial_exact(c[0], 0.1, mask=off_diagonal(c)).plan,
     "implicit gradient": _gradient(partial(partial_plan, mass=0.3, reg=0.1, gradient="implicit")),
     "passes": _passes,
     "passes, gradient": _gradient(_passes),
@@ -309,7 +350,7 @@ def agree_methods(bench: Bench) -> Result:
     def first_steps(name: str, device: torch.device) -> dict[str, Tensor]:
         found: dict[str, Tensor] = {}
         for phase in ("warm-up", "training"):  # each from the first weights: steps of Adam differ in sign
-            trainer = prepared(name, "vse", SMALL, device, bench.folder)
+            trainer = prepared(name, "vse", SMALL, device, bench.folder, "fp32")
             method, step = trainer.method, trainer.method.warmup_step
             items: Any = trainer.batches(purpose="warm-up")
             if phase == "training":

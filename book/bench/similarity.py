@@ -28,7 +28,7 @@ import torch
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(Path(__file__).parent), str(ROOT / "tests" / "models")]
 
-from bench_common import in_own_process, print_rows, random_captions, resident, write_json  # noqa: E402
+from bench_common import NO_DROPOUT, in_own_process, print_rows, random_captions, resident, write_json  # noqa: E402
 from cross_reference import loop_scores  # noqa: E402
 from sgraf_reference import loop_similarity  # noqa: E402
 
@@ -59,20 +59,12 @@ SIZES = {
 }
 
 
-# Without dropout, so that all candidates see the same weights and inputs.
-OPTIONS: dict[str, dict[str, Any]] = {
-    "vse_inf": {"drop": 0.0},
-    "omit": {"mask_ratio": 0.0, "augment_captions": False},
-    **{name: {"dropout": 0.0} for name in ("sgr", "saf", "sgraf")},
-}
-
-
 def problem(name: str, size: Size) -> tuple[Any, torch.Tensor, Tokens, torch.Tensor]:
     """A model without dropout, a batch of region features and captions, and a gradient for its scores."""
     torch.manual_seed(0)
     keys = ("n_regions", "feature_dim", "embed_dim", "sim_dim", "word_dim")
     sizes = {key: getattr(size, key) for key in keys}
-    model = build(name, vocab_size=2000, **sizes, **OPTIONS.get(name, {}))
+    model = build(name, vocab_size=2000, **sizes, **NO_DROPOUT.get(name, {}))
     images = torch.randn(size.batch, size.n_regions, size.feature_dim)
     return model, images, random_captions(size.batch, size.words), torch.randn(size.batch, size.batch)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import gpu_results
 import grid
 import grid_plan
 import pytest
-from bench import gpu
+from bench import gpu, gpu_processes
 
 import nclib
 
@@ -25,7 +26,7 @@ def test_a_call_measures_what_the_last_one_left_and_the_page_shows_it(
     assert gpu.main([*words, "^(step/sgr|score/sgr|transport|method/l2rm)"]) == 0
     assert gpu.main([*words, "^(step/sgr|labels/mrl|agree/models)"]) == 0
     said = capsys.readouterr().out
-    assert said.count("step/sgr float32") == 1  # not measured again
+    assert said.count("step/sgr fp32") == 1  # not measured again
     found = json.loads(out.read_text("utf8"))
     assert {part["state"] for part in found["parts"].values()} == {"done"}
     assert found["parts"]["agree/models"]["result"]["differ"] == []  # the same device
@@ -38,6 +39,22 @@ def test_a_call_measures_what_the_last_one_left_and_the_page_shows_it(
     stored.write_text(out.read_text("utf8"), "utf8")
     with pytest.raises(ValueError, match="papers' sizes"):
         gpu_results.stored(tmp_path)
+
+
+@pytest.mark.slow
+def test_parts_compile_ahead_in_processes_that_fit_the_memory(tmp_path: Path) -> None:
+    call = [sys.executable, gpu.__file__, "--device", "cpu", "--small"]
+    steps = ["step/sgr tf32", "step/none", "step/vse_inf tf32"]
+    report = gpu_processes.compile_ahead(steps, call, free=10.0, workers=2, limit=60, folder=tmp_path)
+    assert isinstance(report.pop("step/sgr tf32"), float)
+    assert "KeyError: 'step/none'" in report.pop("step/none")
+    assert not report  # VSE-infinity compiles nothing
+    assert gpu_processes.compile_ahead(steps, call, free=4.0, workers=2, limit=0.5, folder=tmp_path) == {}
+    assert gpu_processes.compile_ahead(steps, call, free=9.0, workers=2, limit=0.5, folder=tmp_path) == {
+        "step/sgr tf32": "stopped at the limit"
+    }
+    rows = gpu_processes.measured_alone("transport/partial 8", call, seconds=60)["rows"]
+    assert {row["stop"] for row in rows if row["difference"] == 0} == {"published", "accurate"}
 
 
 def test_a_part_that_fails_is_filed_and_the_next_one_runs(
@@ -75,7 +92,7 @@ def made_results(**rest: Any) -> dict[str, Any]:
     epoch = {"steps": 20, "step_ms": 50.0, "around_ms": 1000.0}
     method = {"networks": 2, "pairs": 2560, "trained_pairs": 1280.0, "divides": True, "batch": 128}
     method |= {"warm-up": {"steps": 40, "step_ms": 40.0, "around_ms": 0.0}, "first": epoch, "last": epoch}
-    rows = [{"images": 100, "captions": 500, "precision": "float32", "seconds": 0.5, "share": 0.5}]
+    rows = [{"images": 100, "captions": 500, "precision": "tf32", "seconds": 0.5, "share": 0.5}]
     results = {"method/ncr sgr": method, "score/sgr": {"rows": rows}, **rest}
     parts = {name: {"state": "done", "result": result} for name, result in results.items()}
     return {"benchmark": "gpu", "small": False, "device": {"name": "made GPU"}, "parts": parts}
@@ -90,6 +107,11 @@ def test_hours_of_a_run_by_hand() -> None:
     training = 40 * (20 / 1280 * 0.6 * pairs * 0.05 + pairs / 2560 * 1.0)
     scored = (45 + 1) * 2 * 1000 * 5000 * (1.0 / 50_000)
     assert gpu_results.seconds_of(settings, found) == pytest.approx(warm + training + scored)
+    (row,) = gpu_results.hours(found)
+    assert row["f30k h"] == pytest.approx((warm + training + scored) / 3600)
+    assert gpu_results.printed_hours("repair", "sgr") == (
+        "Flickr30K: 28.1 (bank 4096), 36.8 (bank 8192) on one RTX 4090"
+    )
     assert gpu_results.seconds_of({**settings, "model": "saf"}, found) is None
     assert gpu_results.seconds_of({**settings, "dataset": "emoji"}, found) is None
     half = gpu_results.seconds_of({**settings, "batch_size": 64}, found)

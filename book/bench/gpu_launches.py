@@ -1,0 +1,97 @@
+"""Launches and waits of a step, a part of ``gpu.py``: what torch's profiler counts.
+
+The profiler makes every later launch of its process slower, so that nothing is timed after it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from gpu_common import Bench, Result, build, captions, pictures, prepared
+from torch import nn
+from torch.autograd import DeviceType
+from torch.profiler import ProfilerActivity, profile
+
+from nclib import losses
+from nclib.common.method import loss_terms
+from nclib.common.precision import arithmetic, products, resolved
+from nclib.runs import optimizers
+
+WARM, STEPS = 3, 4
+COUNTED = {  # calls of the runtime by what they are
+    "launches": ("cudaLaunchKernel", "cuLaunchKernel", "cudaLaunchKernelExC", "cuLaunchKernelEx"),
+    "copies": ("cudaMemcpyAsync", "cudaMemcpy"),
+    "fills": ("cudaMemsetAsync", "cudaMemset"),
+    "items": ("aten::_local_scalar_dense",),  # of every device
+    "waits": ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize"),
+}
+
+
+def launches(bench: Bench) -> Result:
+    """Calls of one step of L2RM with SGR after warm-up, and of SGR and SAF alone, in TF32."""
+    steps = {"l2rm sgr": l2rm_steps, "sgr": model_steps("sgr"), "saf": model_steps("saf")}
+    return {"rows": [{"step": name, **counted(made(bench), bench)} for name, made in steps.items()]}
+
+
+def l2rm_steps(bench: Bench) -> Iterator[None]:
+    """Take the steps of L2RM's first epochs after warm-up, one for each item that is asked for."""
+    trainer = prepared("l2rm", "sgr", bench.size, bench.device, bench.folder)
+    assert trainer.optimizers
+    with products(trainer.schedule.precision, bench.device):
+        trainer.networks[0].train()
+        trainer.epoch = trainer.schedule.warmup_epochs
+        trainer.method.begin_training(trainer)
+        while True:
+            for item in trainer.method.begin_epoch(trainer):
+                for terms in loss_terms(trainer.method.step(trainer, item), trainer.method.step):
+                    trainer._minimise(terms)
+                yield
+
+
+def model_steps(name: str) -> Callable[[Bench], Iterator[None]]:
+    """Return the steps of a model with the hardest triplet loss, as ``gpu.step`` takes them."""
+
+    def steps(bench: Bench) -> Iterator[None]:
+        model, size = build(name, bench.size).to(bench.device), bench.size
+        images, tokens = (x(size.batch, size).to(bench.device) for x in (pictures, captions))
+        optimizer = optimizers.build("adam", model.parameters(), 2e-4, 0.0)
+        precision = resolved("auto", bench.device)
+        while True:
+            with products(precision, bench.device):
+                optimizer.zero_grad(set_to_none=True)
+                with arithmetic(precision, bench.device):
+                    scores = model(images, tokens).float()
+                losses.triplet(scores, 0.2).sum().backward()
+                nn.utils.clip_grad_norm_(model.parameters(), 2.0)
+                optimizer.step()
+            yield
+
+    return steps
+
+
+def counted(steps: Iterator[None], bench: Bench) -> Result:
+    """Return calls of a step by kind, and the milliseconds for which the device was busy with it."""
+    for _ in range(WARM):
+        next(steps)
+    kinds = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * (bench.device.type == "cuda")
+    bench.now()
+    with profile(activities=kinds) as seen:
+        for _ in range(STEPS):
+            next(steps)
+        bench.now()
+    events: list[Any] = list(seen.events() or ())
+    calls = Counter(event.name for event in events if event.device_type == DeviceType.CPU)
+    found: Result = {
+        kind: round(sum(calls[name] for name in names) / STEPS, 1) for kind, names in COUNTED.items()
+    }
+    spans = sorted(
+        (event.time_range.start, event.time_range.end)
+        for event in events
+        if event.device_type == DeviceType.CUDA and not event.is_user_annotation
+    )
+    busy, until = 0.0, float("-inf")
+    for start, end in spans:  # a kernel may be listed twice
+        busy, until = busy + max(0.0, end - max(start, until)), max(until, end)
+    return found | {"device_busy_ms": busy / STEPS / 1e3 if spans else None}
