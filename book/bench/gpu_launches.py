@@ -25,7 +25,8 @@ COUNTED = {  # calls of the runtime by what they are
     "copies": ("cudaMemcpyAsync", "cudaMemcpy"),
     "fills": ("cudaMemsetAsync", "cudaMemset"),
     "items": ("aten::_local_scalar_dense",),  # of every device
-    "waits": ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize"),
+    "stream_waits": ("cudaStreamSynchronize",),
+    "device_waits": ("cudaDeviceSynchronize",),  # with those of the profiler itself, after the last step
 }
 
 
