@@ -21,7 +21,6 @@ NOTHING = "**Nothing was measured on a GPU yet.** The command above writes what 
 
 PRINTED = pathlib.Path(__file__).parents[1] / "ncbook" / "printed" / "resources.csv"
 DATASETS = ("f30k", "coco", "cc152k")  # of the printed runs
-VERSIONS = ("driver", "cuda", "torch", "triton")
 
 Found = Mapping[str, Any]
 
@@ -170,11 +169,9 @@ def lines_of(found: Found | None) -> list[str]:
     """Return the section as lines of Markdown: a table for each kind of part, and what failed."""
     if found is None:
         return [NOTHING]
-    parts, device = found["parts"], found["device"]
-    days, commits = ({part[key] for part in parts.values()} for key in ("when", "commit"))
-    made = f"{', '.join(sorted(days))}, commit {', '.join(f'`{commit}`' for commit in sorted(commits))}"
-    versions = ", ".join(f"{key} {device[key]}" for key in VERSIONS if device.get(key))
-    lines = [f"Measured on {device['name']}, {versions}, {made}.", ""]
+    from ncbook.chapters.costs import gpu_lines
+
+    parts, lines = found["parts"], gpu_lines(found)
     for start, title in TITLES.items():
         rows = [row for part in results(found, start).values() for row in part["rows"]]
         if rows:

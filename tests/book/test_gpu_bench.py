@@ -12,6 +12,8 @@ import grid
 import grid_plan
 import pytest
 from bench import gpu, gpu_processes
+from ncbook.chapters import costs
+from ncbook.measurements import measurement
 
 import nclib
 
@@ -119,6 +121,25 @@ def test_hours_of_a_run_by_hand() -> None:
     labels = {"labels/mrl": {"epoch_s": 2.0, "pairs": 2173, "batch": 100, "closed_form": False}}
     of_labels = {"noise_rate": 0.2, "method": "mrl", "dataset": "wikipedia", "epochs": 100, "batch_size": 100}
     assert gpu_results.seconds_of(of_labels, made_results(**labels)) == pytest.approx(200.0)
+
+
+def test_former_figures_stand_beside_those_of_the_same_parts() -> None:
+    before = measurement("bench_gpu_before")
+    assert before is not None
+    assert {row["part"] for row in before["rows"]} <= gpu.parts(small=False).keys()
+    step = {"rows": [{"model": "saf", "precision": "tf32", "ms": 14.63}]}
+    scored = {"rows": [{"model": "sgr", "seconds": 4.0, "share": 0.125, "reserved_mb": None}]}
+    found = made_results(**{"step/saf tf32": step, "score/sgr, large": scored})
+    del found["parts"]["method/ncr sgr"]
+    found["device"] |= {"name": before["device"]["name"], "torch": "2.11.0"}
+    for part in found["parts"].values():
+        part |= {"commit": "abc", "when": "2026-11-27"}
+    lines = costs.gpu_lines(found)
+    assert lines[0] == "Measured on NVIDIA H100 80GB HBM3, torch 2.11.0, commit abc, 2026-11-27."
+    assert "| step of SAF, tf32 | ms | 26.6 | 14.6 |" in lines
+    assert "| scores of 5,000 x 25,000, SGR, from a share; before in fp32 | s | 89.7 | 32 |" in lines
+    assert "| step of SAF, fp32 | ms | 39 | – |" in lines
+    assert not any("|" in line for line in costs.gpu_lines({**found, "device": {"name": "other"}}))
 
 
 @pytest.mark.slow

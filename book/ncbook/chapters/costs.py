@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -24,6 +25,7 @@ SHAPES = {
 }
 BYTES = 4
 METHODS = ("plain", "crank", "l2rm")  # of the benchmark of many pairs
+GPU_VERSIONS = ("driver", "cuda", "torch", "triton")
 PLACE = ["dataset", "preset", "model"]
 
 
@@ -215,6 +217,56 @@ def printed_said() -> str:
         f"Printed by REPAIR (Table VI): {hours[0]:.0f} to {hours[-1]:.0f} h per run with SGR on one RTX "
         f"4090. 40 epochs of the 145,000 training pairs of Flickr30K in batches of 128 are {steps:,} steps."
     )
+
+
+def gpu_said() -> str:
+    """Show the stored measurement of a GPU beside the former one in Markdown, or say that none is stored."""
+    found = measurement("bench_gpu")
+    return "\n".join(gpu_lines(found)) if found else "Not measured on a GPU with the present code yet."
+
+
+def gpu_lines(found: dict[str, Any]) -> list[str]:
+    """Return lines of Markdown: where ``make gpu`` measured, and its figures beside the former ones.
+
+    Parameters
+    ----------
+    found : dict
+        What ``make gpu`` wrote. Rows that it did not measure show a dash.
+    """
+    before = measurement("bench_gpu_before")
+    assert before is not None
+    parts, device = found["parts"].values(), found["device"]
+    days, commits = (", ".join(sorted({part[key] for part in parts})) for key in ("when", "commit"))
+    lines = [f"Measured on {_card(device)}, commit {commits}, {days}."]
+    if device["name"] == before["device"]["name"]:
+        lines.append(
+            f"The former ones: {_card(before['device'])}, commit {before['commit']}, {before['when']}."
+        )
+        lines += ["", f"| | | {before['commit']} | now |", "|---|---|---|---|"]
+        for row in before["rows"]:
+            now = _now(row, found)
+            lines.append(f"| {row['what']} | {row['unit']} | {_figure(row['before'])} | {_figure(now)} |")
+    return [*lines, ""]
+
+
+def _card(device: dict[str, Any]) -> str:
+    return ", ".join([device["name"], *(f"{k} {device[k]}" for k in GPU_VERSIONS if device.get(k))])
+
+
+def _now(row: dict[str, Any], found: dict[str, Any]) -> float | None:
+    """Return the present figure of a row of the former measurement; None where it was not measured."""
+    part = found["parts"].get(row["part"], {"state": "left"})
+    rows = part["result"]["rows"] if part["state"] == "done" else []
+    for each in rows:
+        if row["where"].items() <= each.items() and each.get(row["field"]) is not None:
+            return float(each[row["field"]]) / each.get("share", 1.0) ** (row["unit"] == "s")
+    return None
+
+
+def _figure(value: float | str | None) -> str:
+    if isinstance(value, float):
+        return f"{value:.3g}" if value < 100 else f"{value:,.0f}"
+    return value or "–"
 
 
 def memory_table() -> Styler:
