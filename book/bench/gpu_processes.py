@@ -51,7 +51,7 @@ def compile_ahead(
     running: dict[str, tuple[subprocess.Popen[str], Path, float]] = {}
     report: dict[str, Any] = {}
     began = time.monotonic()
-    env = {**os.environ, "TORCHINDUCTOR_COMPILE_THREADS": "1"}
+    env = {**os.environ, "TORCHINDUCTOR_COMPILE_THREADS": "2"}
     while (waiting or running) and time.monotonic() - began < limit:
         for part, (process, said, start) in list(running.items()):
             if process.poll() is None:

@@ -20,6 +20,10 @@ MODES = ("auto", "off")
 RECOMPILE_LIMIT = 64
 """Graphs of one function: models, with and without gradients, precisions; torch's own limit is 8."""
 
+SAID = ("The .grad attribute of a Tensor", "TensorFloat32 tensor cores", r"\s*Online softmax is disabled")
+"""Beginnings of what the compiler says while it traces: of inputs that it asks for a gradient, of a precision
+that the run chose, of its own choices."""
+
 _mode = "auto"
 
 
@@ -81,8 +85,9 @@ def call(function: Callable[..., Any], *inputs: Any, varying: Sequence[tuple[Ten
         return function(*inputs)
     for tensor, dim in varying:
         torch._dynamo.maybe_mark_dynamic(tensor, dim)
-    with warnings.catch_warnings():  # while it traces, the compiler asks every input for its gradient
-        warnings.filterwarnings("ignore", message="The .grad attribute of a Tensor")
+    with warnings.catch_warnings():
+        for text in SAID:
+            warnings.filterwarnings("ignore", message=text)
         return _compiled(function)(*inputs)
 
 

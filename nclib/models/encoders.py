@@ -87,10 +87,10 @@ def pack(x: Tensor, lengths: tuple[int, ...]) -> tuple[PackedSequence, Tensor]:
     places = (order * width + step)[inside].to(x.device, non_blocking=True)
     back = torch.empty_like(order)
     back[order] = torch.arange(len(order))
-    to = {"device": x.device, "non_blocking": True}
     data = x.flatten(0, 1).index_select(0, places)
     sizes = inside.sum(1)
-    return PackedSequence(data, sizes[sizes > 0], order.to(**to), back.to(**to)), places
+    order, back = (rows.to(x.device, non_blocking=True) for rows in (order, back))
+    return PackedSequence(data, sizes[sizes > 0], order, back), places
 
 
 def unpack(data: Tensor, places: Tensor, shape: tuple[int, ...]) -> Tensor:

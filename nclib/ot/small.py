@@ -277,7 +277,8 @@ def _formula_scores(s: Tensor, p: Tensor, q: Tensor, spec: Spec, skip: int) -> T
     """Scores (B, C) straight from the formulas, captions last: what a compiler makes one graph of."""
     lam, passes, epsilon = spec
     valid = q > 0  # (B or 1, m, C)
-    x, v, reach = s / lam, valid.to(s.dtype), 0.0
+    x, v = s / lam, valid.to(s.dtype)
+    reach: Tensor | float = 0.0
     if _is_direct(s.dtype, lam, epsilon):
         reach = math.exp(1 / lam) if epsilon else 0.0
     else:  # shifts that change no score: no gradient goes through them

@@ -235,7 +235,8 @@ def gpu_lines(found: dict[str, Any]) -> list[str]:
     """
     before = measurement("bench_gpu_before")
     assert before is not None
-    parts, device = found["parts"].values(), found["device"]
+    parts = [*found["parts"].values(), *found.get("at_most", {}).values()]
+    device = found["device"]
     days, commits = (", ".join(sorted({part[key] for part in parts})) for key in ("when", "commit"))
     lines = [f"Measured on {_card(device)}, commit {commits}, {days}."]
     if device["name"] == before["device"]["name"]:
@@ -244,8 +245,11 @@ def gpu_lines(found: dict[str, Any]) -> list[str]:
         )
         lines += ["", f"| | | {before['commit']} | now |", "|---|---|---|---|"]
         for row in before["rows"]:
-            now = _now(row, found)
-            lines.append(f"| {row['what']} | {row['unit']} | {_figure(row['before'])} | {_figure(now)} |")
+            now, most = (_now(row, found.get(kind, {})) for kind in ("parts", "at_most"))
+            text = _figure(now) if now is not None or most is None else f"≤ {_figure(most)}"
+            lines.append(f"| {row['what']} | {row['unit']} | {_figure(row['before'])} | {text} |")
+        if found.get("at_most"):
+            lines += ["", "≤: timed while a profiler's hooks were attached, which make every launch dearer."]
     return [*lines, ""]
 
 
@@ -253,9 +257,9 @@ def _card(device: dict[str, Any]) -> str:
     return ", ".join([device["name"], *(f"{k} {device[k]}" for k in GPU_VERSIONS if device.get(k))])
 
 
-def _now(row: dict[str, Any], found: dict[str, Any]) -> float | None:
+def _now(row: dict[str, Any], parts: dict[str, Any]) -> float | None:
     """Return the present figure of a row of the former measurement; None where it was not measured."""
-    part = found["parts"].get(row["part"], {"state": "left"})
+    part = parts.get(row["part"], {"state": "left"})
     rows = part["result"]["rows"] if part["state"] == "done" else []
     for each in rows:
         if row["where"].items() <= each.items() and each.get(row["field"]) is not None:
