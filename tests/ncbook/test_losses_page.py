@@ -33,8 +33,8 @@ def test_averaged_networks_stand_beside_one_and_beside_methods_with_two(tmp_path
     assert losses.averaged_table(load_runs(tmp_path), "fashion44k") is None
 
 
-def test_a_temperature_is_chosen_on_validation_where_all_four_are_recorded(tmp_path) -> None:
-    for tau, total in ((0.05, 150), (0.07, 160), (0.1, 170), (0.14, 165)):
+def test_a_temperature_is_chosen_on_validation_where_all_are_recorded(tmp_path) -> None:
+    for tau, total in zip(losses.TEMPERATURES, (150, 160, 170, 165, 155, 140), strict=True):
         save(tmp_path, "plain", total, **PLACE, loss="gce", tau=tau)
         if tau < 0.1:
             save(tmp_path, "sps", total, **PLACE, tau=tau)

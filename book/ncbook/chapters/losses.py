@@ -31,7 +31,7 @@ LOSSES: dict[str, tuple[str, Callable[[Tensor], Tensor]]] = {
 }
 """Loss of a batch of similarities at temperature 1, by the label of its recorded runs."""
 BATCH = 32
-TEMPERATURES = (0.05, 0.07, 0.1, 0.14)
+TEMPERATURES = (0.05, 0.07, 0.1, 0.14, 0.2, 0.28)
 WITH_SOFTMAX = {
     **{f"plain ({loss})": ("plain", loss) for loss in ("infonce", "infonce_rce", "gce")},
     **{m: (m, "") for m in ("rcl", "crcl", "gsc", "l2rm", "crank")},
