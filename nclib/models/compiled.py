@@ -7,6 +7,8 @@ of SGR and SAF take 6.9 ms, forward and backward, in place of 23 (H100, TF32).
 from __future__ import annotations
 
 import importlib.util
+import os
+import shutil
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -25,6 +27,7 @@ SAID = ("The .grad attribute of a Tensor", "TensorFloat32 tensor cores", r"\s*On
 that the run chose, of its own choices."""
 
 _mode = "auto"
+_refused: set[Callable[..., Any]] = set()  # what the compiler failed at
 
 
 @contextmanager
@@ -48,14 +51,21 @@ def wanted(device: torch.device) -> bool:
 
 @cache
 def _compiler_is_there() -> bool:
-    if importlib.util.find_spec("triton"):
-        return True
-    warnings.warn(
-        "triton, the compiler's back end, is not installed: comparisons of pairs run eagerly on the GPU, "
-        "several times slower; install it, or give compile='off'",
-        stacklevel=2,
-    )
-    return False
+    own = os.environ.get("CC")  # as triton looks for it
+    for what, there in (
+        ("triton, the compiler's back end,", importlib.util.find_spec("triton")),
+        ("a C compiler, which triton needs,", own or shutil.which("gcc") or shutil.which("clang")),
+    ):
+        if not there:
+            _say(
+                f"{what} is not installed: comparisons of pairs run eagerly on the GPU, several times slower"
+            )
+            return False
+    return True
+
+
+def _say(text: str) -> None:
+    warnings.warn(f"{text}; mend it, or give compile='off'", stacklevel=2)
 
 
 @cache
@@ -81,14 +91,20 @@ def call(function: Callable[..., Any], *inputs: Any, varying: Sequence[tuple[Ten
         symbols from the first call on, so that nothing is compiled again, and a run that is continued
         computes with the same code.
     """
-    if not wanted(varying[0][0].device):
+    if function in _refused or not wanted(varying[0][0].device):
         return function(*inputs)
     for tensor, dim in varying:
         torch._dynamo.maybe_mark_dynamic(tensor, dim)
     with warnings.catch_warnings():
         for text in SAID:
             warnings.filterwarnings("ignore", message=text)
-        return _compiled(function)(*inputs)
+        try:
+            return _compiled(function)(*inputs)
+        except torch._dynamo.exc.TorchDynamoException as error:
+            _refused.add(function)
+            cause = str(error).strip().splitlines()[:1]
+    _say(f"{function.__qualname__} cannot be compiled by torch {torch.__version__} {cause}: it runs eagerly")
+    return function(*inputs)
 
 
 def comparing(device: torch.device) -> AbstractContextManager[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import shutil
 import warnings
 from functools import partial
 from types import SimpleNamespace
@@ -105,13 +106,31 @@ def test_a_map_by_halves_is_a_map_in_float32():
 
 
 def test_without_a_compiler_a_gpu_is_told_so_once(monkeypatch):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    compiled._compiler_is_there.cache_clear()
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
-        assert not any(compiled.wanted(torch.device("cuda")) for _ in range(3))
-    compiled._compiler_is_there.cache_clear()
-    assert [str(w.message).split(",")[0] for w in said] == ["triton"]
+    monkeypatch.delenv("CC", raising=False)
+    for lacking, found in (("triton", None), ("a C compiler", object())):
+        monkeypatch.setattr(importlib.util, "find_spec", lambda name, found=found: found)
+        monkeypatch.setattr(shutil, "which", lambda name: None)
+        compiled._compiler_is_there.cache_clear()
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            assert not any(compiled.wanted(torch.device("cuda")) for _ in range(3))
+        compiled._compiler_is_there.cache_clear()
+        assert [str(w.message).split(",")[0] for w in said] == [lacking]
+
+
+def test_what_the_compiler_fails_at_runs_eagerly_with_one_warning(monkeypatch):
+    def plus_one(x):
+        return x + 1
+
+    def fails(function):
+        raise torch._dynamo.exc.Unsupported("no")
+
+    monkeypatch.setattr(compiled, "wanted", lambda device: True)
+    monkeypatch.setattr(compiled, "_compiled", fails)
+    x = torch.zeros(2)
+    with pytest.warns(UserWarning, match="plus_one cannot be compiled .*runs eagerly.*compile='off'"):
+        assert torch.equal(compiled.call(plus_one, x, varying=[(x, 0)]), x + 1)
+    assert torch.equal(compiled.call(plus_one, x, varying=[(x, 0)]), x + 1)  # without another warning
 
 
 def test_off_is_off_within_the_block_and_a_cpu_never_compiles(monkeypatch):
