@@ -88,7 +88,7 @@ TEST_CORES ?= $(shell "$(PYTHON)" -c 'import os; print(len(os.sched_getaffinity(
 pytest = "$(PY)" -m pytest tests -n $(TEST_CORES) --dist loadfile
 
 test: env ## run the tests of the package and of the book's tools
-	@echo "All tests but the notebooks, every method on three models, twenty kills and small benchmarks: make test-all."
+	@echo "All tests but the notebooks, every method on two models, twenty kills and small benchmarks: make test-all."
 	@$(pytest) -m "not notebook and not exhaustive"
 
 test-all: engine ## run every test, the notebooks in a small size among them

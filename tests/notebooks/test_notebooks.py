@@ -30,7 +30,8 @@ from nclib.models.registry import MODELS
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = {path.stem: path for path in sorted((ROOT / "notebooks").glob("*.ipynb"))}
-PLANTED = {"dataset": "planted", "model": "vse", "epochs": 2, "mrate": 0.4}
+FEW = {"n_train": 96, "n_val": 40, "n_test": 40}
+PLANTED = {"dataset": "planted", "model": "vse", "epochs": 2, "mrate": 0.4, "data_options": FEW}
 TINY = {
     **dict.fromkeys(("coteaching", "l2rm", "negatives", "neighbours", "relations"), PLANTED),
     **{
