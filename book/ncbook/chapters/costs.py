@@ -10,6 +10,7 @@ import pandas as pd
 from pandas.io.formats.style import Styler
 
 from ncbook import board, show
+from ncbook.compare import mean_text
 from ncbook.measurements import measurement
 from ncbook.papers import printed
 from ncbook.runs import Runs
@@ -251,6 +252,28 @@ def gpu_lines(found: dict[str, Any]) -> list[str]:
         if found.get("at_most"):
             lines += ["", "≤: timed while a profiler's hooks were attached, which make every launch dearer."]
     return [*lines, ""]
+
+
+def precision_table() -> Styler | None:
+    """Show test rSum by method and precision, mean ± deviation over seeds; None without the probe."""
+    found = measurement("probe_precision")
+    if found is None:
+        return None
+    names = {"gce": "plain training, GCE", "l2rm": "L2RM"}
+    cells = {
+        label: {
+            precision: mean_text([row[f"{key}.{precision}"] for row in found["rows"]])
+            for precision in ("fp32", "tf32", "bf16")
+        }
+        for key, label in names.items()
+    }
+    case = found["rows"][0]
+    caption = (
+        f"Measured, {case['dataset']}, preset {case['preset']}, model {case['model']}, {case['protocol']}, "
+        f"rate {case['mrate']:g}: rSum (seeds), operands of all products rounded to the bits of the number "
+        f"type, on {found['environment']['device']}"
+    )
+    return show(pd.DataFrame.from_dict(cells, orient="index"), "costs-precision", caption, best=False)
 
 
 def _card(device: dict[str, Any]) -> str:
