@@ -218,9 +218,6 @@ class Matcher(nn.Module, ABC):
         Smallest and largest similarity the model can give.
     needs_regions : int or None
         The only number of regions that the model takes, where it takes one only.
-    memory_budget : int
-        Bytes that the intermediate results of one :meth:`similarity` call may take. The model chooses its
-        chunks of captions from it. Unless it is set: 4 GB on a CPU, an eighth of its memory on a GPU.
     draws_in_training : bool
         Whether encoding in training mode draws random numbers other than by dropout modules.
 
@@ -282,7 +279,11 @@ class Matcher(nn.Module, ABC):
 
     @property
     def memory_budget(self) -> int:
-        """Bytes that the intermediate results of one comparison may take."""
+        """Bytes that the intermediate results of one :meth:`similarity` call may take.
+
+        The model chooses its chunks of captions from it. Unless it is set: 4 GB on a CPU, an eighth of its
+        memory on a GPU.
+        """
         if self._budget is not None:
             return self._budget
         if self.device.type != "cuda":
