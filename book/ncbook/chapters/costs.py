@@ -221,9 +221,22 @@ def printed_said() -> str:
 
 
 def gpu_said() -> str:
-    """Show the stored measurement of a GPU beside the former one in Markdown, or say that none is stored."""
+    """Say in Markdown on which card the stored figures were measured, or that none is stored."""
     found = measurement("bench_gpu")
-    return "\n".join(gpu_lines(found)) if found else "Not measured on a GPU with the present code yet."
+    return " ".join(_measured_on(found)) if found else "Not measured on a GPU with the present code yet."
+
+
+def gpu_table() -> Styler | None:
+    """Show what was measured on a GPU beside the figures of the former code; None without both."""
+    found = measurement("bench_gpu")
+    rows = [row for row in _beside(found) if row[-1] != "–"] if found else []
+    if not rows:
+        return None
+    table = pd.DataFrame(rows, columns=["", "unit", "before", "now"]).set_index("").rename_axis(None)
+    return show(table, "costs-gpu", f"Measured, {_card(found['device'])}. {AT_MOST}", best=False)
+
+
+AT_MOST = "≤: timed while a profiler's hooks were attached, which make every launch dearer."
 
 
 def gpu_lines(found: dict[str, Any]) -> list[str]:
@@ -234,24 +247,42 @@ def gpu_lines(found: dict[str, Any]) -> list[str]:
     found : dict
         What ``make gpu`` wrote. Rows that it did not measure show a dash.
     """
-    before = measurement("bench_gpu_before")
-    assert before is not None
-    parts = [*found["parts"].values(), *found.get("at_most", {}).values()]
-    device = found["device"]
-    days, commits = (", ".join(sorted({part[key] for part in parts})) for key in ("when", "commit"))
-    lines = [f"Measured on {_card(device)}, commit {commits}, {days}."]
-    if device["name"] == before["device"]["name"]:
-        lines.append(
-            f"The former ones: {_card(before['device'])}, commit {before['commit']}, {before['when']}."
-        )
-        lines += ["", f"| | | {before['commit']} | now |", "|---|---|---|---|"]
-        for row in before["rows"]:
-            now, most = (_now(row, found.get(kind, {})) for kind in ("parts", "at_most"))
-            text = _figure(now) if now is not None or most is None else f"≤ {_figure(most)}"
-            lines.append(f"| {row['what']} | {row['unit']} | {_figure(row['before'])} | {text} |")
-        if found.get("at_most"):
-            lines += ["", "≤: timed while a profiler's hooks were attached, which make every launch dearer."]
+    lines = _measured_on(found)
+    if rows := _beside(found):
+        lines += [
+            "",
+            "| | | before | now |",
+            "|---|---|---|---|",
+            *(f"| {' | '.join(row)} |" for row in rows),
+        ]
+        lines += ["", AT_MOST] if found.get("at_most") else []
     return [*lines, ""]
+
+
+def _measured_on(found: dict[str, Any]) -> list[str]:
+    """Return sentences: card, versions, commits and days of the measurement, and of the former one."""
+    parts = [*found["parts"].values(), *found.get("at_most", {}).values()]
+    days, commits = (", ".join(sorted({part[key] for part in parts})) for key in ("when", "commit"))
+    lines = [f"Measured on {_card(found['device'])}, commit {commits}, {days}."]
+    if before := _former(found):
+        lines.append(f"Before: {_card(before['device'])}, commit {before['commit']}, {before['when']}.")
+    return lines
+
+
+def _former(found: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the figures of the former code, where they are of the same card."""
+    before = measurement("bench_gpu_before")
+    return before if before and before["device"]["name"] == found["device"]["name"] else None
+
+
+def _beside(found: dict[str, Any]) -> list[tuple[str, str, str, str]]:
+    """Return what was measured before: its name, unit, and the figures before and now."""
+    rows = []
+    for row in (_former(found) or {"rows": ()})["rows"]:
+        now, most = (_now(row, found.get(kind, {})) for kind in ("parts", "at_most"))
+        text = _figure(now) if now is not None or most is None else f"≤ {_figure(most)}"
+        rows.append((row["what"], row["unit"], _figure(row["before"]), text))
+    return rows
 
 
 def precision_table() -> Styler | None:
