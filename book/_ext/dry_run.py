@@ -169,7 +169,7 @@ def worths() -> dict[str, Worth]:
 
 def told(arguments: Mapping[str, Any]) -> str:
     """Return the arguments that runs of one row with different seeds share, as text, without places."""
-    found = {k: v for k, v in arguments.items() if k != "seed" and (k, v) != ("precision", "fp32")}
+    found = {k: v for k, v in arguments.items() if k != "seed"}
     for part in {"data_options", "model_options"} & found.keys():
         given = {k: v for k, v in found[part].items() if k != "root"}
         found[part] = {k: weights.named(v) or v for k, v in given.items()}

@@ -147,8 +147,6 @@ def plan(path: pathlib.Path, root: str = "") -> list[Planned]:
     A GridError names the file, the block and the parameter of everything that is wrong.
     """
     import nclib
-    from nclib.common.options import rules
-    from nclib.runs import experiment_of
     from nclib.runs.combination import parts_of
 
     found: dict[str, Planned] = {}
@@ -172,8 +170,6 @@ def plan(path: pathlib.Path, root: str = "") -> list[Planned]:
                 for part in {"data_options", "model_options"} & run.keys():
                     given = run[part] or {}
                     run[part] = {k: weights.below(root or "unknown", v) for k, v in given.items()}
-                if "precision" in rules(experiment_of(run.get("method", METHOD)).schedule):
-                    run.setdefault("precision", "fp32")  # of all machines: the runs of a row are alike
                 resolved = [nclib.resolve(**{"method": METHOD, **part}).flat() for part in parts_of(run)]
                 settings = json.loads(json.dumps(resolved[0]))
                 if len(resolved) > 1:  # a combination has the settings of its first part, but for these

@@ -112,8 +112,7 @@ def stored_run(method: str, **values: Any) -> Record:
     ValueError
         Where there is none; the message says what is stored and how to make the run.
     """
-    # stored runs were trained on a CPU, which decides what precision="auto" means
-    wanted = json.loads(json.dumps(naming(nclib.resolve(method, **{**values, "device": "cpu"}).flat())))
+    wanted = json.loads(json.dumps(naming(nclib.resolve(method, **values).flat())))
     others = []
     for record in stored_runs():
         found = naming(record.settings)

@@ -208,7 +208,7 @@ def recorded_run(method: str, **values: Any) -> Record | None:
     ValueError
         As :func:`nclib.run`, for a wrong name or value.
     """
-    settings = nclib.resolve(method, **{**values, "device": "cpu"})  # where records are made
+    settings = nclib.resolve(method, **values)
     return find(_own(), settings) if RECORDED.is_dir() else None
 
 

@@ -61,7 +61,7 @@ def similarity_matrix(
     device: torch.device | str | None = None,
     batch_size: int = 256,
     progress: bool = False,
-    precision: str = "auto",
+    precision: str = "fp32",
     logits: bool = False,
 ) -> Tensor:
     """Score every caption of a split against every image; each image and caption is encoded once.

@@ -141,8 +141,8 @@ def run(
     grad_clip : float, optional
         Largest norm of a network's gradient. Pairs only.
     precision : {"auto", "fp32", "tf32", "bf16"}, optional
-        Of products of matrices: float32; TF32, on a GPU only; bfloat16 in the forward pass. ``"auto"``, the
-        default, is tf32 on a GPU and fp32 elsewhere, and the record holds which. Pairs only.
+        Of products of matrices: float32, the default; TF32, on a GPU only; bfloat16 in the forward pass.
+        ``"auto"`` is tf32 on a GPU and fp32 elsewhere, and the record holds which. Pairs only.
     compile : {"auto", "off"}, optional
         Whether the comparison of pairs is compiled on a GPU. Pairs only.
     lr_schedule : {"cosine", "constant"}, optional

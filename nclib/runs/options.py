@@ -106,7 +106,7 @@ class PairSchedule:
     )
     weight_decay: float = option(0.0, low=0, help="decoupled weight decay, as of AdamW")
     grad_clip: float = option(2.0, above=0, help="largest norm of a network's gradient")
-    precision: str = option("auto", choices=PRECISIONS, help="of products; auto: tf32 on a GPU, else fp32")
+    precision: str = option("fp32", choices=PRECISIONS, help="of products; auto: tf32 on a GPU, else fp32")
 
     def share(self, epoch: int) -> float:
         """Return what is left of the learning rate in a training epoch, counted from 0.

@@ -82,9 +82,7 @@ def usual_settings(method: str, model: str, dataset: str, preset: str) -> dict[s
     of_model: dict[str, Any] = {"model": model} if model else {}
     try:
         own = defaults(models.options(model)) if model else {}
-        usual = experiment_of(method).resolve(
-            dataset=dataset, preset=preset, device="cpu", **of_model, **_root(dataset)
-        )
+        usual = experiment_of(method).resolve(dataset=dataset, preset=preset, **of_model, **_root(dataset))
     except ValueError:
         return None
     taken = defaults(datasets.options(dataset)) if dataset in datasets else {}

@@ -4,7 +4,7 @@ import pytest
 
 import nclib
 from nclib.common.options import Rule
-from nclib.runs.variant import usual_settings, variant
+from nclib.runs.variant import variant
 
 TINY = {
     "dataset": "planted",
@@ -82,19 +82,11 @@ def test_the_check_of_a_notebook_takes_either_task():
         nclib.check_parameters({"seed": -1}, None, seed=Rule(int, low=0))
 
 
-def test_precision_is_that_of_the_device_before_a_run_is_named(tmp_path):
-    cpu, gpu = (nclib.resolve("l2rm", device=device) for device in ("cpu", "cuda:1"))
+def test_auto_is_what_the_device_has_before_a_run_is_named(tmp_path):
+    cpu, gpu = (nclib.resolve("l2rm", device=device, precision="auto") for device in ("cpu", "cuda:1"))
     assert (cpu.schedule.precision, gpu.schedule.precision) == ("fp32", "tf32")
-    assert nclib.resolve("l2rm", device="cuda", precision="bf16").schedule.precision == "bf16"
+    assert (variant(cpu.flat()), variant(gpu.flat())) == ("", "precision=tf32")  # rows do not mix
+    assert nclib.resolve("l2rm", device="cuda").schedule.precision == "fp32"
     with pytest.raises(ValueError, match="precision='tf32': cpu has no TF32"):
         nclib.run("l2rm", device="cpu", precision="tf32", dataset="planted", out=tmp_path / "runs")
     assert not list(tmp_path.glob("runs/*"))
-
-
-def test_rows_do_not_mix_precisions_wherever_a_table_is_made(monkeypatch):
-    tf32 = nclib.resolve("l2rm", device="cuda").flat()
-    fp32 = nclib.resolve("l2rm", device="cpu").flat()
-    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
-    usual_settings.cache_clear()
-    assert (variant(fp32), variant(tf32)) == ("", "precision=tf32")
-    usual_settings.cache_clear()

@@ -8,7 +8,6 @@ import os
 import re
 import subprocess
 import sys
-from dataclasses import replace
 
 import pytest
 import torch
@@ -48,10 +47,7 @@ def default(method: str) -> str:
     """Return the digest that names a run with the default of every setting."""
     experiment = experiment_of(method)
     own = experiment.methods.options(method)()
-    schedule = experiment.schedule()
-    if hasattr(schedule, "precision"):
-        schedule = replace(schedule, precision="fp32")  # what "auto" is resolved to on a CPU
-    settings = Settings(method, experiment.options(), schedule, own, {}, {})
+    settings = Settings(method, experiment.options(), experiment.schedule(), own, {}, {})
     return identity.fingerprint(settings.flat(), [])
 
 

@@ -209,8 +209,8 @@ def test_fingerprint_ignores_place_and_device_but_not_settings():
     def name(**values):
         return experiment_of("l2rm").fingerprint(resolve("l2rm", **{**TINY, **values}))
 
-    assert name(out="x", device="cuda", threads=3, precision="fp32", compile="off") == name(device="cpu")
-    assert name(device="cuda") == name(device="cpu", precision="tf32") != name(device="cpu")
+    assert name(out="x", device="cuda", threads=3, compile="off") == name()
+    assert name(device="cuda", precision="auto") == name(precision="tf32") != name(precision="auto")
     assert name(lr=1.0) != name()
 
 

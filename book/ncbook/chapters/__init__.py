@@ -332,7 +332,7 @@ def as_preset(runs: pd.DataFrame, **given: Any) -> pd.DataFrame:
     for (method, model, data, preset), part in runs.groupby(["method", "model", "dataset", "preset"]):
         if method not in nclib.methods.available():
             continue
-        settings = nclib.resolve(method, model=model, dataset=data, preset=preset, device="cpu", **given)
+        settings = nclib.resolve(method, model=model, dataset=data, preset=preset, **given)
         options = settings.flat()
         taken = {
             "data": defaults(datasets.options(data)),
