@@ -41,7 +41,7 @@ STAGES = (
 )
 """The order of worth of the runs behind printed tables."""
 NO_ROOT = "unknown"  # the folder of the papers' data, where none was given
-NO_PRICE = "No run has a price: nothing was measured on a GPU yet (make gpu does it)"
+NO_PRICE = "No run has a price: its steps were not measured on a GPU yet (make gpu does it)"
 
 
 def at_least(least: int) -> Callable[[str], int]:
@@ -260,7 +260,8 @@ def in_order(grids: Sequence[pathlib.Path], out: pathlib.Path, root: str) -> dic
 def show(plans: dict[str, Plan], found: dict[str, Any] | None) -> None:
     """Print the plan by stage and block; with hours and cells where runs are behind printed tables."""
     hours = {target: each.hours(found) for target, each in plans.items()}
-    priced = bool(found) or any(each.grid.startswith("paper_") for each in plans.values())
+    known = any(price is not None for price in hours.values())
+    priced = known or any(each.grid.startswith("paper_") for each in plans.values())
     stage = about = None
     for target, each in plans.items():
         if priced and each.stage != stage:
@@ -268,15 +269,15 @@ def show(plans: dict[str, Plan], found: dict[str, Any] | None) -> None:
         if each.run.about and (each.stage, each.grid, each.run.about) != (stage, *(about or ())):
             print(f"# {each.grid}: {each.run.about}" if priced else f"# {each.run.about}")
         stage, about = each.stage, (each.grid, each.run.about)
-        known = hours[target]
-        price = f"{'?' if known is None else f'{known:.1f}':>7} h {each.cells:4d} cells  " if priced else ""
+        own = hours[target]
+        price = f"{'?' if own is None else f'{own:.1f}':>7} h {each.cells:4d} cells  " if priced else ""
         print("recorded" if each.recorded else "missing ", f"{price}{each.run.label}")
     if priced:
         print()
         for state, there in (("recorded", True), ("missing", False)):
             if of := [hours[target] for target, each in plans.items() if each.recorded == there]:
                 print(f"{state}: {_sum(of)}")
-        print(f"Hours: one run at a time on {found['device']['name']}" if found else NO_PRICE)
+        print(f"Hours: one run at a time on {found['device']['name']}" if found and known else NO_PRICE)
 
 
 def _heading(stage: int, plans: dict[str, Plan], hours: dict[str, float | None]) -> str:
