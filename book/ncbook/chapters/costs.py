@@ -230,7 +230,7 @@ def gpu_table() -> Styler | None:
     """Show what was measured on a GPU beside the figures of the former code; None without both."""
     found = measurement("bench_gpu")
     rows = [row for row in _beside(found) if row[-1] != "–"] if found else []
-    if not rows:
+    if found is None or not rows:
         return None
     table = pd.DataFrame(rows, columns=["", "unit", "before", "now"]).set_index("").rename_axis(None)
     return show(table, "costs-gpu", f"Measured, {_card(found['device'])}. {AT_MOST}", best=False)
