@@ -25,8 +25,10 @@ from nclib.methods.parts.detector import detector_report
 from nclib.methods.parts.rematching import RematchLog
 from nclib.noise import BetaMixture, auc, unit_interval
 from nclib.ot import partial_sinkhorn
+from nclib.ot.published import SAFE_RANGE
 
 COST_FLOOR = 1e-10
+LARGEST_COST = 4.0  # of 1 - cosine, and room for the learned cost
 TRIPLETS = {"triplet": "mean", "hardest_triplet": "hardest"}  # of the warm-up -> negatives that count
 WARMUPS = ("infonce_rce", "infonce", *TRIPLETS)
 RECONSTRUCTED = 0.1  # largest share of a batch that supervises the cost
@@ -210,8 +212,15 @@ class L2RM(Method):
         """
         o = self.options
         allowed = ~torch.eye(len(cost), dtype=torch.bool, device=cost.device) if o.mask else None
+        # The kernel of a GPU forms exp(-C / lambda); a small lambda leaves that to logarithms on the host.
+        far = cost.is_cuda and o.stop == "published" and o.lam * SAFE_RANGE < LARGEST_COST
         return partial_sinkhorn(
-            cost.detach().clamp_min(COST_FLOOR), o.rho, reg=o.lam, mask=allowed, stop=o.stop
+            cost.detach().clamp_min(COST_FLOOR),
+            o.rho,
+            reg=o.lam,
+            mask=allowed,
+            stop=o.stop,
+            method="log" if far else "auto",
         ).plan
 
     # -- figures and record --------------------------------------------------------

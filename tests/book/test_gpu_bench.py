@@ -43,6 +43,7 @@ def test_a_call_measures_what_the_last_one_left_and_the_page_shows_it(
         gpu_results.stored(tmp_path)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_parts_compile_ahead_in_processes_that_fit_the_memory(tmp_path: Path) -> None:
     call = [sys.executable, gpu.__file__, "--device", "cpu", "--small"]

@@ -66,6 +66,26 @@ def test_rematching_waits_for_no_gpu(rematch, monkeypatch):
     assert scores.grad.shape == (6, 6)
 
 
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [({}, "auto"), ({"lam": 0.001}, "log"), ({"lam": 0.001, "stop": "accurate"}, "auto")],
+)
+def test_a_kernel_is_asked_only_for_costs_in_its_range(options, wanted, monkeypatch):
+    asked = []
+
+    def solved(cost, mass, **given):
+        asked.append(given["method"])
+        return SimpleNamespace(plan=cost)
+
+    class OnCuda(torch.Tensor):
+        is_cuda = True
+
+    monkeypatch.setattr("nclib.methods.l2rm.partial_sinkhorn", solved)
+    for cost in (torch.rand(4, 4).as_subclass(OnCuda), torch.rand(4, 4)):
+        methods.build("l2rm", **options).refine(cost)
+    assert asked == [wanted, "auto"]
+
+
 @pytest.mark.parametrize("rho", [0.05, 0.5, 1.0])
 def test_small_regularisation_approaches_the_linear_program(rho):
     g = torch.Generator().manual_seed(3)
