@@ -300,7 +300,7 @@ def precision_table() -> Styler | None:
     }
     case = found["rows"][0]
     caption = (
-        f"Measured, {case['dataset']}, preset {case['preset']}, model {case['model']}, {case['protocol']}, "
+        f"Measured, {board.DATA_NAMES[case['dataset']]}, preset {case['preset']}, model {case['model']}, {case['protocol']}, "
         f"rate {case['mrate']:g}: rSum (seeds), operands of all products rounded to the bits of the number "
         f"type, on {found['environment']['device']}"
     )
