@@ -301,8 +301,8 @@ def precision_table() -> Styler | None:
     case = found["rows"][0]
     caption = (
         f"Measured, {board.DATA_NAMES[case['dataset']]}, preset {case['preset']}, model {case['model']}, "
-        f"{case['protocol']}, rate {case['mrate']:g}: rSum (seeds), operands of all products rounded to the bits "
-        f"of the number type, on {found['environment']['device']}"
+        f"{case['protocol']}, rate {case['mrate']:g}: rSum (seeds), operands of all products rounded to the "
+        f"bits of the number type, on {found['environment']['device']}"
     )
     return show(pd.DataFrame.from_dict(cells, orient="index"), "costs-precision", caption, best=False)
 
