@@ -66,14 +66,14 @@ class GraphReasoning(nn.Module):
         super().__init__()
         self.steps = nn.ModuleList(GraphStep(dim) for _ in range(steps))
 
-    def forward(self, nodes: Tensor, absent: Tensor | None, linear: Linear | None = None) -> Tensor:
+    def forward(self, nodes: Tensor, absent: Tensor | None, plain: bool = False) -> Tensor:
         """Map nodes (P, N, S) to node 0 after all steps, (P, S); ``absent`` (P, 1, N) is -inf at padding.
 
-        With ``linear``, which computes the maps, straight from the formulas.
+        ``plain``: straight from the formulas, not block by block.
         """
         maps = [part for step in self.steps if isinstance(step, GraphStep) for part in step.maps()]
-        if linear is not None:
-            return plain_reasoning(nodes, absent, *maps, linear=linear)
+        if plain:
+            return plain_reasoning(nodes, absent, *maps)
         block = max(1, GRAPH_VALUES // (nodes.shape[1] * nodes.shape[2]))
         return reason_over_pairs(nodes, absent, maps, block=block)
 
@@ -206,8 +206,8 @@ class SimilarityNodes(RegionWordMatcher):
             sets = (vectors, regions, caption_vectors, words * mask[..., None])
             nodes = plain_nodes(*(x[:, None] for x in sets), *self._maps(), temperature=self.temperature)
             nodes = nodes.flatten(0, 2)[None]  # (1, n, w + 1, S)
-            linear = None if nodes.device.type == "cpu" else F.linear
-            result, moments = self._reason(nodes, F.pad(mask, (1, 0), value=1.0), linear)
+            plain = nodes.device.type != "cpu"
+            result, moments = self._reason(nodes, F.pad(mask, (1, 0), value=1.0), plain)
         if moments is not None:
             self._remember(*moments)
         return result[0]
@@ -320,16 +320,14 @@ class SimilarityNodes(RegionWordMatcher):
         """Return what :meth:`_group` does, straight from the formulas: one graph for a compiler."""
         inputs = (vectors, regions, captions, words, *self._maps())
         nodes = plain_nodes(*inputs, temperature=self.temperature, linear=linear)
-        found, moments = self._reason(nodes, mask, F.linear)  # narrow maps gain nothing by halves
+        found, moments = self._reason(nodes, mask, plain=True)
         return (self.score(found).squeeze(-1) if scored else found), moments
 
     @abstractmethod
-    def _reason(
-        self, nodes: Tensor, mask: Tensor | None, linear: Linear | None = None
-    ) -> tuple[Tensor, Moments]:
+    def _reason(self, nodes: Tensor, mask: Tensor | None, plain: bool = False) -> tuple[Tensor, Moments]:
         """Reduce the nodes (B, n, w + 1, S) of each pair to one vector (B, n, S).
 
-        With ``linear``, which computes maps, straight from the formulas.
+        ``plain``: straight from the formulas, not block by block.
         """
 
     def _remember(self, mean: Tensor, variance: Tensor) -> None:
@@ -376,10 +374,8 @@ class SGR(SimilarityNodes):
         super().__init__(**common)
         self.graph = GraphReasoning(self.sim_dim, self.steps)
 
-    def _reason(
-        self, nodes: Tensor, mask: Tensor | None, linear: Linear | None = None
-    ) -> tuple[Tensor, Moments]:
-        if linear is not None:  # tensor cores want rows in fours
+    def _reason(self, nodes: Tensor, mask: Tensor | None, plain: bool = False) -> tuple[Tensor, Moments]:
+        if plain:  # tensor cores want rows in fours
             extra = -nodes.shape[2] % 4
             nodes = F.pad(nodes, (0, 0, 0, extra))
             mask = None if mask is None else F.pad(mask, (0, extra))
@@ -388,7 +384,7 @@ class SGR(SimilarityNodes):
         if mask is not None:
             absent = torch.zeros_like(mask).masked_fill(mask == 0, -torch.inf)
             absent = absent[None].expand(n_images, n, size).reshape(-1, 1, size)
-        vectors = self.graph(nodes.view(n_images * n, size, -1), absent, linear)
+        vectors = self.graph(nodes.view(n_images * n, size, -1), absent, plain)
         return vectors.view(n_images, n, -1), None
 
 
@@ -413,9 +409,7 @@ class SAF(SimilarityNodes):
         super().__init__(**common)
         self.filtration = AttentionFiltration(self.sim_dim)
 
-    def _reason(
-        self, nodes: Tensor, mask: Tensor | None, linear: Linear | None = None
-    ) -> tuple[Tensor, Moments]:
+    def _reason(self, nodes: Tensor, mask: Tensor | None, plain: bool = False) -> tuple[Tensor, Moments]:
         return self.filtration(nodes, mask)
 
     def _remember(self, mean: Tensor, variance: Tensor) -> None:

@@ -260,22 +260,15 @@ def reason_over_pairs(nodes: Tensor, absent: Tensor | None, maps: Sequence[Tenso
     return _Reason.apply(nodes, absent, block, torch.is_grad_enabled(), *maps)
 
 
-def plain_reasoning(
-    nodes: Tensor, absent: Tensor | None, *maps: Tensor, linear: Linear | None = None
-) -> Tensor:
-    """:func:`reason_over_pairs` straight from the formulas: differentiable any number of times.
-
-    ``linear`` computes the maps, whose weights it takes as (out, in); by default plain products do.
-    """
+def plain_reasoning(nodes: Tensor, absent: Tensor | None, *maps: Tensor) -> Tensor:
+    """:func:`reason_over_pairs` straight from the formulas: differentiable any number of times."""
     last = len(maps) - 4
     for t in range(0, len(maps), 4):
         merged, shift, update, bias = maps[t : t + 4]
         asking = nodes[:, :1] if t == last else nodes
-        queries = linear(asking, merged.t(), shift) if linear else asking @ merged + shift
-        edges = queries @ nodes.transpose(1, 2)
+        edges = (asking @ merged + shift) @ nodes.transpose(1, 2)
         edges = torch.softmax(edges if absent is None else edges + absent, -1)
-        mixed = edges @ nodes
-        nodes = torch.relu(linear(mixed, update.t(), bias) if linear else mixed @ update + bias)
+        nodes = torch.relu(edges @ nodes @ update + bias)
     return nodes[:, 0]
 
 
