@@ -240,9 +240,6 @@ def live_lines(root: pathlib.Path) -> list[str]:
     lines = [] if runs else [NO_RUN]
     for name, run in runs.items():
         lines += [f"**{run['title']}**, {machine_line(run)}"]
-        for record in records_in(root / "book" / "demo" / name):
-            seconds, device = record["cost"]["seconds"], record["environment"]["device"]
-            lines += [f"The stored run on the chapter's page trained {seconds:.0f} seconds on {device}."]
         for record in records_in(root / "book" / "live" / name):
             lines += ["", *comparison(record), ""]
     return lines
