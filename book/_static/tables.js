@@ -81,7 +81,7 @@
     const headings = headingsOf(table);
     const select = labelled(box, "Sort by", document.createElement("select"));
     select.parentElement.className = "nc-by";
-    select.add(new Option("the order of the paper", ""));
+    select.add(new Option("as it stands", ""));
     headings.forEach((heading, column) => select.add(new Option(heading.textContent.trim(), column)));
     select.addEventListener("change", () => {
       const column = Number(select.value);

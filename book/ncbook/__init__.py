@@ -5,7 +5,7 @@ two are never mixed: a printed cell gets a second line once a run on the paper's
 runs on bundled data stand in tables of their own.
 """
 
-from ncbook.claims import claims_table, counts, counts_said, decide, ledger, report_table
+from ncbook.claims import answers_table, claims_table, counts, counts_said, decide, ledger, report_table
 from ncbook.compare import Difference, mean_text, paired
 from ncbook.effects import effects_figure, effects_table, row_gains_figure
 from ncbook.errata import errata_table, impossible_recalls_figure, printed_sums, two_papers_figure

@@ -12,9 +12,23 @@ from collections import Counter
 import pandas as pd
 
 from ncbook import transport_claims
+from ncbook.board import data_name
 from ncbook.compare import Difference, p_text
 from ncbook.comparisons import compared, differences, reported, runs_of, untested
-from ncbook.evidence import CLOSE, FAILS, HOLDS, MIXED, SEEN, UNSEEN, UNTESTED, VERDICTS, Verdict
+from ncbook.evidence import (
+    CLOSE,
+    FAILS,
+    HOLDS,
+    MIXED,
+    SEEN,
+    UNSEEN,
+    UNTESTED,
+    VERDICTS,
+    Line,
+    Verdict,
+    deciding,
+    inside,
+)
 from ncbook.intervals import interval_plot
 from ncbook.layouts import LAYOUTS, PAPERS, layout_of
 from ncbook.match import measured
@@ -50,12 +64,14 @@ def decide(name: str, runs: Runs) -> Verdict:
     raise ValueError(f"unknown claim {name!r}; must be one of {', '.join(known)}")
 
 
-def ledger(runs: Runs) -> pd.DataFrame:
+def ledger(runs: Runs, paper: str = "") -> pd.DataFrame:
     """Return every claim of the papers with its verdict.
 
     Parameters
     ----------
     runs : Runs
+    paper : str
+        Whose claims are decided; all when empty.
 
     Returns
     -------
@@ -65,7 +81,7 @@ def ledger(runs: Runs) -> pd.DataFrame:
         differences), ``why``, ``lines`` (of evidence, as :class:`.Line`), ``data`` (of the lines), ``n``
         (fewest seeds), ``evidence`` (all of it as text), ``chapter``.
     """
-    claims = printed("claims")
+    claims = printed("claims", **({"paper": paper} if paper else {}))
     found = [decide(name, runs) for name in claims["id"]]
     table = claims[["id", "paper", "section", "claim"]].copy()
     table["printed"] = claims["check_on_printed_numbers"].replace("needs an experiment", "")
@@ -115,7 +131,7 @@ def claims_table(table: pd.DataFrame, paper: str = "") -> Table:
         said = [f"Claimed: {row['test']}."] if row["lines"] else []
         cells = [
             Cell(row["claim"], own=f"{row['section']}. {own}".strip(), kind="nc-text"),
-            Cell(row["verdict"], kind=f"nc-verdict nc-{row['verdict'].replace(' ', '-')}"),
+            _verdict_cell(row["verdict"]),
             Cell(
                 "\n".join([*map(str, row["lines"])]) or row["why"],
                 own=" ".join([*said, row["why"]]) if row["lines"] else "",
@@ -124,8 +140,7 @@ def claims_table(table: pd.DataFrame, paper: str = "") -> Table:
                 kind="nc-text nc-lines",
             ),
         ]
-        rows.append(([Cell(row["id"], link=chapter_link(row["chapter"]))], cells))
-    kept = part.drop(columns="lines")
+        rows.append(([Cell(row["id"], link=page_link(row["chapter"]), anchor=row["id"])], cells))
     return Table(
         slug=f"claims-{paper.lower() or 'all'}",
         title=f"Claims of {paper}" if paper else "All claims",
@@ -134,21 +149,96 @@ def claims_table(table: pd.DataFrame, paper: str = "") -> Table:
         names=("no.",),
         columns=[("what the paper says, and prints",), ("verdict here",), ("evidence",)],
         rows=rows,
-        file=csv_text(list(kept), kept.astype(str).to_numpy().tolist()),
+        file=_file(part),
         filters={"verdict here": ""},
     )
 
 
+def answers_table(paper: str, runs: Runs) -> Table:
+    """Return each claim that a paper's tables give a number, beside what was measured, decided ones first.
+
+    Of several comparisons in a place the table shows the one least in line with the claim, and unfolds the
+    others. Claims without a number or a test stand in the lines above the table.
+
+    Parameters
+    ----------
+    paper : {"L2RM", "OMIT", "REPAIR", "UOT-RCL"}
+    runs : Runs
+
+    Raises
+    ------
+    ValueError
+        For another paper.
+    """
+    table = ledger(runs, _known(paper))
+    values = [(layout_of(*key), c) for key in LAYOUTS if key[0] == paper for c in values_of(*key)]
+    filled = sum(bool(measured(layout, value, runs)) for layout, value in values)
+    words, ledger_page = Counter(table["verdict"]), page_link("claims")
+    shown = table[(table["printed"] != "") & (table["verdict"] != UNTESTED)]
+    untestable = table.loc[(table["printed"] != "") & (table["verdict"] == UNTESTED), "id"]
+    rows = []
+    for row in sorted(shown.to_dict("records"), key=lambda row: VERDICTS.index(row["verdict"])):
+        lines = deciding(row["lines"])
+        cells = [
+            Cell(row["claim"], own=row["section"], kind="nc-text"),
+            Cell(row["detail"], own="" if row["printed"] == "holds" else row["printed"], kind="nc-text"),
+            Cell(
+                "\n".join(map(_measured, lines)),
+                folded=[f"{line.place}: {line.text}" for line in lines if len(line.tested) > 1],
+                drawings=[interval_plot(line.tested) for line in lines],
+                kind="nc-text nc-lines",
+            ),
+            _verdict_cell(row["verdict"]),
+        ]
+        rows.append(([Cell(row["id"], link=ledger_page and f"{ledger_page}#{row['id']}")], cells))
+    return Table(
+        slug=f"answers-{paper.lower()}",
+        title=f"{paper}: what it claims and prints, and what was measured here",
+        kind="ledger",
+        lines=[
+            f"All {len(table)} claims: {'; '.join(f'{words[v]} {v}' for v in VERDICTS if words[v])}. "
+            f"{len(shown)} of them are printed with a number and tested here.",
+            f"Not tested here: {', '.join(untestable)}; the ledger says why." if len(untestable) else "",
+            f"Printed values measured on the paper's data: {filled:,} of {len(values):,}.",
+            "Measured: mean difference and 95 % interval by seed (n); of several, the one that supports the "
+            "claim least.",
+        ],
+        names=("no.",),
+        columns=[("claim",), ("printed effect",), ("measured here",), ("verdict",)],
+        rows=rows,
+        file=_file(table),
+    )
+
+
+def _measured(line: Line) -> str:
+    """Return the comparison of a line that supports its claim least, and how many do."""
+    d, place = line.weakest, line.place.replace(line.dataset, data_name(line.dataset), 1)
+    right = sum(inside(*pair) for pair in line.tested)
+    count = f". {right} of {len(line.tested)} as claimed" if len(line.tested) > 1 else ""
+    name = f"{d.name.strip(', ')}; " if d.name else ""
+    return f"{d.mean:+.{d.digits}f} {d.interval_text} (n = {d.n}): {name}{place}{count}"
+
+
+def _verdict_cell(word: str) -> Cell:
+    return Cell(word, kind=f"nc-verdict nc-{word.replace(' ', '-')}")
+
+
+def _file(table: pd.DataFrame) -> str:
+    """Return a ledger as CSV."""
+    kept = table.drop(columns="lines")
+    return csv_text(list(kept), kept.astype(str).to_numpy().tolist())
+
+
 @functools.cache
-def chapter_link(chapter: str) -> str:
-    """Return the page of a method's chapter, if the book has it."""
+def page_link(name: str) -> str:
+    """Return the page of a notebook, if the book has it."""
     contents = RECORDED.parents[1] / "_toc.yml"
-    listed = contents.exists() and f"notebooks/{chapter}\n" in contents.read_text("utf8")
-    return f"{chapter}.html" if listed else ""
+    listed = contents.exists() and f"notebooks/{name}\n" in contents.read_text("utf8")
+    return f"{name}.html" if listed else ""
 
 
 def report_table(paper: str, runs: Runs) -> Table:
-    """Return the results part of a paper's reproduction report.
+    """Return what a paper's method gains over training without it and over the nearest other method.
 
     Parameters
     ----------
@@ -158,43 +248,34 @@ def report_table(paper: str, runs: Runs) -> Table:
     Returns
     -------
     Table
-        Printed values measured on the paper's data; verdicts on its claims; and the paired differences of the
-        method to training without it and to the nearest other method, with 95 % intervals.
+        Paired differences under every recorded condition, with 95 % intervals.
 
     Raises
     ------
     ValueError
         For another paper.
     """
-    if paper not in PAPERS:
-        raise ValueError(f"paper must be one of {', '.join(PAPERS)}, got {paper!r}")
-    rows = [*_coverage(paper, runs), *_comparisons(paper, runs)]
+    rows = _comparisons(_known(paper), runs)
     return Table(
         slug=f"report-{paper.lower()}",
-        title=f"{paper}: results in brief",
+        title=f"{paper}: differences in every setting",
         kind="measured",
         lines=[
             "Computed from the records. Differences: same seed, same noise; mean and 95 % interval of the "
             "paired t-test; in rSum (at most 600), for UOT-RCL in mean average precision (at most 1).",
         ],
-        names=("question",),
+        names=("difference",),
         columns=[("found",), ("seeds",)],
         rows=[([Cell(what)], [Cell(found), Cell(n)]) for what, found, n in rows],
-        file=csv_text(("question", "found", "seeds"), rows),
+        file=csv_text(("difference", "found", "seeds"), rows),
+        closed=True,
     )
 
 
-def _coverage(paper: str, runs: Runs) -> list[tuple[str, str, str]]:
-    """Return how much was measured on the paper's data, and the verdicts on its claims."""
-    found = [(layout_of(*key), c) for key in LAYOUTS if key[0] == paper for c in values_of(*key)]
-    filled = sum(bool(measured(layout, value, runs)) for layout, value in found)
-    claims = printed("claims")
-    words = Counter(decide(name, runs).word for name in claims.loc[claims["paper"] == paper, "id"])
-    said = "; ".join(f"{words[v]} {v}" for v in VERDICTS)
-    return [
-        ("printed values measured on the paper's data", f"{filled:,} of {len(found):,}", ""),
-        (f"verdicts on {words.total()} claims", said, ""),
-    ]
+def _known(paper: str) -> str:
+    if paper not in PAPERS:
+        raise ValueError(f"paper must be one of {', '.join(PAPERS)}, got {paper!r}")
+    return paper
 
 
 def _comparisons(paper: str, runs: Runs) -> list[tuple[str, str, str]]:

@@ -243,6 +243,7 @@ def effects_table(paper: str, runs: Runs) -> Table:
         columns=shown,
         rows=rows,
         file=csv_text(["method", "rate", *(f"{kind}: {name}" for kind, name in heads)], lines),
+        closed=True,
     )
 
 

@@ -90,6 +90,11 @@ class Line:
     tested: tuple[tuple[Difference, Region], ...] = ()
 
     @property
+    def weakest(self) -> Difference:
+        """The tested comparison whose mean lies farthest from the claimed region, or least inside it."""
+        return min(self.tested, key=lambda pair: min(pair[0].mean - pair[1][0], pair[1][1] - pair[0].mean))[0]
+
+    @property
     def word(self) -> str:
         """The verdict of this line alone."""
         words = {FOR: HOLDS, AGAINST: FAILS, OPEN: CLOSE, PART: MIXED, NOTHING: "one seed: cannot be decided"}
@@ -318,6 +323,12 @@ def _listed(names: Sequence[str]) -> str:
     return f"{'; '.join(name.strip(', ') for name in names[:NAMED])}{more}"
 
 
+def deciding(lines: Sequence[Line]) -> list[Line]:
+    """Return the lines of evidence on the best data with a test, of lines in the order of a verdict."""
+    tested = [line for line in lines if line.says != NOTHING]
+    return [line for line in tested if line.tier == tested[0].tier]
+
+
 def conclude(
     lines: Iterable[Line], data: Sequence[str], *, test: str, why: str = "", missing: str = ""
 ) -> Verdict:
@@ -328,8 +339,7 @@ def conclude(
     runs that would have to be recorded.
     """
     ordered = sorted(lines, key=lambda line: (line.tier, line.place))
-    tested = [line for line in ordered if line.says != NOTHING]
-    best = [line for line in tested if line.tier == tested[0].tier]
+    best = deciding(ordered)
     said = {line.says for line in best}
     word = SEEN if said == {FOR} else MIXED if said & {FOR, PART} else UNSEEN if AGAINST in said else CLOSE
     if not best:

@@ -23,6 +23,7 @@ class Cell:
     links: Sequence[tuple[str, str]] = ()  # words and their targets, in place of the text
     folded: Sequence[str] = ()  # lines that open on a click
     drawings: Sequence[str] = ()  # SVG by line of the text, stood before it
+    anchor: str = ""  # identifier of the cell, for links to it
 
 
 @dataclass(frozen=True)
@@ -135,7 +136,8 @@ class Table:
         text = " ".join(f'<a href="{_e(at)}">{_e(words)}</a>' for words, at in view.links) or text
         items = "".join(f"<li>{_e(line)}</li>" for line in view.folded)
         folded = f"<details><summary>numbers</summary><ul>{items}</ul></details>" if items else ""
-        return f'<span class="nc-v">{text}</span>{f"<sup> {links}</sup>" if links else ""}{own}{folded}'
+        at = f' id="{_e(view.anchor)}"' if view.anchor else ""
+        return f'<span class="nc-v"{at}>{text}</span>{f"<sup> {links}</sup>" if links else ""}{own}{folded}'
 
     def _notes(self, marks: dict[str, str]) -> str:
         if not marks:

@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 from ncbook import cli
 from ncbook.compare import Difference
+from ncbook.evidence import UNTESTED, VERDICTS
 from ncbook.layouts import layout_of
 from ncbook.match import RunSpec, printed_run
 from ncbook.papers import rows_of
@@ -50,13 +51,24 @@ def lines(sheet):
 
 
 def found(sheet):
-    return {line["question"]: line["found"] for line in lines(sheet)}
+    return {line["difference"]: line["found"] for line in lines(sheet)}
 
 
 @pytest.mark.exhaustive
 @pytest.mark.slow
-def test_a_report_counts_claims_and_measured_values(runs):
-    said = found(ncbook.report_table("L2RM", runs))
+def test_answers_are_what_the_ledger_says_of_claims_with_a_number(runs):
+    sheet, table = ncbook.answers_table("L2RM", runs), ncbook.ledger(runs, "L2RM").set_index("id")
+    shown = {heads[0].text: cells for heads, cells in sheet.rows}
+    words = [cells[3].text for cells in shown.values()]
+    assert words == sorted(words, key=VERDICTS.index)  # decided ones first
+    assert words == list(table.loc[list(shown), "verdict"])
+    for name, (claim, effect, measured, _) in shown.items():
+        assert table.loc[name, "printed"]
+        assert (claim.text, effect.text) == (table.loc[name, "claim"], table.loc[name, "detail"])
+        assert len(measured.text.splitlines()) == len(measured.drawings) > 0
+    left_out = table.loc[(table["printed"] != "") & ~table.index.isin(list(shown))]
+    assert set(left_out["verdict"]) == {UNTESTED}
+    assert all(name in sheet.lines[1] for name in left_out.index)
     total = sum(len(rows_of(*key)) for key in ncbook.LAYOUTS if key[0] == "L2RM")
     filled = sum(
         line["n"] != "0"
@@ -65,12 +77,9 @@ def test_a_report_counts_claims_and_measured_values(runs):
         for line in lines(ncbook.printed_table(*key, runs))
     )
     assert filled > 7
-    assert said["printed values measured on the paper's data"] == f"{filled} of {total:,}"
-    numbers = [int(n) for n in re.findall(r"\d+", said["verdicts on 31 claims"])]
-    assert sum(numbers) == 31
-    table = ncbook.ledger(runs)
-    holds = ((table["paper"] == "L2RM") & (table["verdict"] == "holds")).sum()
-    assert said["verdicts on 31 claims"].startswith(f"{holds} holds")
+    assert sheet.lines[2] == f"Printed values measured on the paper's data: {filled} of {total:,}."
+    gap = f"-28.0 {Difference((-30.0, -34.0, -20.0)).interval_text} (n = 3): l2rm − rcl, rate 0.6"
+    assert shown["L18"][2].text.startswith(gap)  # to RCL: the least in line with "beats"
 
 
 def test_a_report_compares_by_seed_under_noise_alone(runs):
