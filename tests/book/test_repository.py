@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import shutil
@@ -94,7 +95,8 @@ def test_one_version_everywhere() -> None:
 
 def test_notebooks_are_stored_clean() -> None:
     paths = sorted((ROOT / "notebooks").glob("*.ipynb"))
-    assert paths
+    results = {Path(page).name for page in parts_of(ROOT)["Results"]}
+    assert results < {path.stem for path in paths}
     for path in paths:
         nb = nbformat.read(path, 4)
         code = [c for c in nb.cells if c.cell_type == "code"]
@@ -108,6 +110,9 @@ def test_notebooks_are_stored_clean() -> None:
                 assert "hide-cell" in tags or "hide-input" in tags, where
                 assert cell.metadata["mystnb"]["code_prompt_show"], where
             assert "remove-cell" in tags or cell.id not in ("check", "setup"), where
+            body = ast.parse(cell.source).body
+            if path.stem in results and len(body) == 1 and isinstance(body[0], ast.Expr):
+                assert "remove-input" in tags, f"{where}: one call that draws a table or a figure"
 
 
 def test_every_page_of_the_contents_exists() -> None:
