@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
@@ -18,6 +18,7 @@ from ncbook.compare import Difference, mean_text, paired, spread
 from ncbook.notebook import MARKS, REMARKED, WARMUP, in_warmup, marks_of
 from ncbook.page import Cell, Table, csv_text
 from ncbook.runs import NUMERICS, RECORDED, Runs, checksums, select
+from ncbook.temperature import chosen
 from nclib import plots
 from nclib.label_noise.base import METHODS as OF_LABELS
 from nclib.methods.base import METHODS
@@ -26,6 +27,7 @@ SUBMITTED = RECORDED.with_name("submitted")  # runs of methods that are not of t
 ONE, ALONE, TWO = "one", "one of two", "two"  # networks that were trained and tested
 NETWORKS = (ONE, ALONE, TWO)
 AVERAGED = ", averaged"  # ends the label of two networks that were trained apart
+CHOSEN = ", temperature chosen"  # ends the label of a method that is not at its published temperature
 PLACE = ["task", "dataset", "preset", "model"]  # what runs must share to be ranked, beside the noise
 NOISE = ["protocol", "rate"]
 PHOTOGRAPHS = (("f8k", "standard", "bow"), ("fashion44k", "standard", "bow"))  # of the overview
@@ -59,13 +61,16 @@ LOSSES = {  # label of plain training: key of its loss in the bibliography
 }
 
 
-def scored(runs: Runs) -> pd.DataFrame:
+def scored(runs: Runs, *, temperatures: bool = False) -> pd.DataFrame:
     """Return the runs with their preset's own settings, one row per run and number of networks.
 
     Parameters
     ----------
     runs : Runs
         From :func:`ncbook.load_runs`.
+    temperatures : bool
+        Whether runs at the temperature of :func:`ncbook.temperature.chosen` are rows of their own, whose
+        label ends in :data:`CHOSEN`.
 
     Returns
     -------
@@ -78,7 +83,8 @@ def scored(runs: Runs) -> pd.DataFrame:
         :data:`TWO` whose label ends in :data:`AVERAGED`; one of them is a run of its own.
         Ablations, other schedules and more networks are left out; the loss of plain training is free.
     """
-    return pd.concat([_pairs(runs.retrieval), _labels(runs.category)], ignore_index=True)
+    found = chosen(runs) if temperatures else {}
+    return pd.concat([_pairs(runs.retrieval, found), _labels(runs.category)], ignore_index=True)
 
 
 _COLUMNS = [
@@ -87,7 +93,7 @@ _COLUMNS = [
 ]
 
 
-def _pairs(table: pd.DataFrame) -> pd.DataFrame:
+def _pairs(table: pd.DataFrame, temperatures: Mapping[str, float]) -> pd.DataFrame:
     if table.empty:
         return pd.DataFrame(columns=_COLUMNS)
     plain = table["method"] == "plain"
@@ -95,8 +101,11 @@ def _pairs(table: pd.DataFrame) -> pd.DataFrame:
     apart = table["networks"] > 1
     variant = table["variant"].str.replace(r"(^|, )networks=\d+", "", regex=True).str.removeprefix(", ")
     usual = (variant == "") | (plain & (variant == "loss=" + loss))
-    usual &= table["networks"] * table["method"].map(_networks_of) <= 2
     label = table["method"].where(~plain, "plain (" + loss + ")")
+    tau = label.map(temperatures)
+    other = tau.notna() & (variant == ("loss=" + loss + ", ").where(plain, "") + tau.map("tau={:g}".format))
+    label, usual = label.where(~other, label + CHOSEN), usual | other
+    usual &= table["networks"] * table["method"].map(_networks_of) <= 2
     table = table.assign(
         task="pairs",
         label=label.where(~apart, label + AVERAGED),
@@ -347,6 +356,11 @@ def board_table(
                 if part["label"].str.endswith(AVERAGED).any()
                 else []
             ),
+            *(
+                ["Temperature chosen: the best of six on Flickr8K's validation, not the published one."]
+                if part["label"].str.contains(CHOSEN).any()
+                else []
+            ),
         ],
         names=("rank", "method"),
         columns=[(name,) for name in (*columns, "records by seed")],
@@ -392,7 +406,7 @@ def _bibliography() -> dict[str, str]:
 
 def _year_and_paper(label: str) -> tuple[str, str]:
     """Return the year of a method's paper and a link to it; of the book's own methods, their chapter."""
-    label = label.removesuffix(AVERAGED)
+    label = label.removesuffix(AVERAGED).removesuffix(CHOSEN)
     if label in OWN:
         return "this book", "crank.html"
     name = label.removesuffix("_plus").replace("_", "")

@@ -1,6 +1,8 @@
 import torch
-from ncbook import load_runs
+import yaml
+from ncbook import board, load_runs
 from ncbook.chapters import losses
+from ncbook.temperature import WITH_SOFTMAX, chosen
 from records_made import collect, save
 
 PLACE = {"dataset": "f8k", "model": "bow", "preset": "standard", "data_options": {"root": "."}, "mrate": 0.6}
@@ -52,6 +54,47 @@ def test_a_temperature_is_chosen_on_validation_where_all_are_recorded(tmp_path) 
         ("rate 0.6", "published"): "150.0",
         ("rate 0.6", "chosen"): "170.0",
     }
+
+
+def test_runs_at_the_chosen_temperature_are_rows_of_their_own_where_asked(tmp_path) -> None:
+    for tau, total in zip(losses.TEMPERATURES, (150, 160, 170, 165, 155, 140), strict=True):
+        save(tmp_path, "plain", total, **PLACE, loss="gce", tau=tau)
+    there = {**PLACE, "dataset": "fashion44k"}
+    save(tmp_path, "plain", 320, **there, loss="gce")
+    save(tmp_path, "plain", 330, **there, loss="gce", tau=0.1)
+    save(tmp_path, "plain", 340, **there, loss="gce", tau=0.1, networks=2)
+    collect(tmp_path)
+    runs = load_runs(tmp_path)
+    usual, every = board.scored(runs), board.scored(runs, temperatures=True)
+    assert set(usual["label"]) == {"plain (gce)"}
+    assert every.groupby(["dataset", "label"])["value"].mean().to_dict() == {
+        ("f8k", "plain (gce)"): 150,
+        ("f8k", "plain (gce), temperature chosen"): 170,
+        ("fashion44k", "plain (gce)"): 320,
+        ("fashion44k", "plain (gce), temperature chosen"): 330,
+        ("fashion44k", "plain (gce), temperature chosen, averaged"): 340,
+    }
+    rows = {head[1].text: cells[-2].link for head, cells in board.board_table(every).rows}
+    assert rows["plain (gce), temperature chosen"] == rows["plain (gce)"]
+
+
+def test_the_grids_hold_the_temperatures_that_the_records_choose() -> None:
+    """Both grids were written by hand from what validation said."""
+    found = chosen(load_runs())
+    assert found
+    for grid in ("temperature", "fashion44k"):
+        blocks = yaml.safe_load((board.RECORDED.parent / "grids" / f"{grid}.yml").read_text("utf8"))
+        declared = {}
+        for block in blocks:
+            if block["about"].startswith("temperature chosen"):
+                each = [("plain", loss) for loss in as_list(block["loss"])] if "loss" in block else []
+                each = each or [(method, "") for method in as_list(block["method"])]
+                declared |= dict.fromkeys(each, block["tau"])
+        assert {label: declared[WITH_SOFTMAX[label]] for label in found} == found
+
+
+def as_list(value):
+    return value if isinstance(value, list) else [value]
 
 
 def test_independent_errors_average_out_and_shared_ones_do_not() -> None:

@@ -9,7 +9,7 @@ from pandas.io.formats.style import Styler
 
 from ncbook import board, show
 from ncbook.averaged import GCE, RATES
-from ncbook.board import ALONE, AVERAGED, ONE, REAL, TWO
+from ncbook.board import ALONE, ONE, REAL, TWO
 from ncbook.compare import paired
 from ncbook.runs import select
 from nclib.methods.base import METHODS
@@ -177,7 +177,7 @@ def _rates(rates: Sequence[float]) -> str:
 
 def _clean(label: str) -> str:
     """Return the share of pairs that a method must know to be right, as text."""
-    method = label.removesuffix(AVERAGED).split(" (")[0]
+    method = label.split(", ")[0].split(" (")[0]
     share = METHODS[method].factory.clean_share if method in METHODS else 0.0
     return f"{share:.0%}" if share else "none"
 

@@ -18,6 +18,7 @@ from ncbook.chapters.photographs import photograph_runs
 from ncbook.compare import mean_text
 from ncbook.notebook import means
 from ncbook.runs import select
+from ncbook.temperature import TEMPERATURES, WITH_SOFTMAX, chosen, temperatures
 from nclib import losses, plots
 
 LOSSES: dict[str, tuple[str, Callable[[Tensor], Tensor]]] = {
@@ -31,13 +32,6 @@ LOSSES: dict[str, tuple[str, Callable[[Tensor], Tensor]]] = {
 }
 """Loss of a batch of similarities at temperature 1, by the label of its recorded runs."""
 BATCH = 32
-TEMPERATURES = (0.05, 0.07, 0.1, 0.14, 0.2, 0.28)
-WITH_SOFTMAX = {
-    **{f"plain ({loss})": ("plain", loss) for loss in ("infonce", "infonce_rce", "gce")},
-    **{m: (m, "") for m in ("rcl", "crcl", "gsc", "l2rm", "crank")},
-    **{m: (m, "") for m in ("sps", "gsc_plus", "cream", "in2r", "pcsr", "crank_plus")},
-}
-"""Method and loss of the rows whose softmax over the pairs of a batch has a temperature, by label."""
 
 
 def pull(loss: Callable[[Tensor], Tensor], p: Tensor, batch: int = BATCH) -> Tensor:
@@ -100,20 +94,6 @@ def rates_table() -> Styler | None:
     return show(table, "losses-rates", caption, best=False)
 
 
-def temperatures(runs: Runs, method: str = "plain", loss: str = "gce") -> pd.DataFrame:
-    """Return rSum on validation and test at 60 % wrong pairs by temperature, one row a temperature."""
-    table = select(runs.retrieval, **PLACES["f8k"], method=method, mrate=0.6, seed=0, networks=1)
-    if table.empty or "option.tau" not in table:
-        return pd.DataFrame(columns=["validation", "test"])
-    if method == "plain":
-        table = select(table, **{"option.loss": loss})
-        table = table[table["variant"].str.fullmatch(r"loss=\w+(, tau=[\d.]+)?")]
-    else:
-        table = table[table["variant"].str.fullmatch(r"(tau=[\d.]+)?")]
-    by = table[table["option.tau"].isin(TEMPERATURES)].groupby("option.tau")
-    return pd.DataFrame({"validation": by["val.rsum"].mean(), "test": by["rsum"].mean()})
-
-
 def temperature_figure(runs: Runs) -> Figure:
     """Draw validation rSum over the temperature for the rows of :data:`WITH_SOFTMAX`, one seed, rate 0.6."""
     figure, ((axis,),) = plots.panels(1, 1, height=3.6)
@@ -140,19 +120,16 @@ def chosen_table(runs: Runs, dataset: str = "f8k") -> Styler | None:
     """
     table = select(runs.retrieval, **PLACES[dataset], networks=1)
     rows = {}
-    for label, (method, loss) in WITH_SOFTMAX.items():
-        found = temperatures(runs, method, loss)
-        if len(found) < len(TEMPERATURES):
-            continue
-        chosen = found["validation"].idxmax()
+    for label, tau in chosen(runs).items():
+        method, loss = WITH_SOFTMAX[label]
         head = f"loss={loss}" if loss else ""
         own = select(table, method=method)
         published = select(own, variant=head)
         before = f"{published['option.tau'].iloc[0]:g}" if len(published) else "–"
-        same = before == f"{chosen:g}"
-        tuned = published if same else select(own, variant=", ".join(filter(None, [head, f"tau={chosen:g}"])))
+        same = before == f"{tau:g}"
+        tuned = published if same else select(own, variant=", ".join(filter(None, [head, f"tau={tau:g}"])))
         cells: dict[tuple[str, str], str] = {("temperature", "published"): before}
-        cells["temperature", "chosen"] = f"{chosen:g}"
+        cells["temperature", "chosen"] = f"{tau:g}"
         for rate in RATES:
             for name, part in (("published", published), ("chosen", tuned)):
                 sums = list(part.loc[(part["mrate"] - rate).abs() < 1e-9, "rsum"])
