@@ -42,8 +42,8 @@ SAID = (
     "{there:.0f} on product photographs, where the {n} recorded methods whose two networks teach each other "
     "have {least:.0f} to {most:.0f}. **The temperature matters too**: at the value that validation chooses "
     "for each method, not the published one, Flickr8K at {rate:.0%} gives {warm} ({seeds}). **CRANK leads "
-    "on Flickr8K{leads}**; the book's page *Which method?* (`_build/html/notebooks/advice.html`) ranks all of "
-    "them on both sets."
+    "on Flickr8K{leads}**; the book's page *Which method?* (`_build/html/notebooks/advice.html`) ranks "
+    "all of them on both sets."
 )
 
 
