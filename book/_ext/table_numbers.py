@@ -1,14 +1,18 @@
 """Sphinx extension: tables among the outputs of notebooks have numbers, as figures do, and a link to them.
 
-A table with a caption or a title is numbered; a printed table has the number of its paper already.
+A table with a caption or a title is numbered; a printed table has the number of its paper already. Numbers of
+tables, figures and listings begin with that of their page: "Table 8.2" is the second of the eighth page of
+the contents, whatever other pages hold.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 from docutils import nodes
 from sphinx.application import Sphinx
+from sphinx.environment import BuildEnvironment
 from sphinx.writers.html5 import HTML5Translator
 
 STYLED = r'<table id="(?P<id>[^"]+)"[^>]*>\s*<caption>'
@@ -42,6 +46,23 @@ def mark(app: Sphinx, doctree: nodes.document) -> None:
             node.replace_self(NumberedTable(node.rawsource, node.astext(), **attributes))
 
 
+def by_page(app: Sphinx, env: BuildEnvironment) -> list[str]:
+    """Put the place of a page in the contents before its numbers; an event handler of ``env-get-updated``.
+
+    Numbers of the first page of all stay as they are, so that a page without a book has "Table 1".
+    """
+
+    def with_those_below(page: str) -> Iterator[str]:
+        yield page
+        for below in env.toctree_includes.get(page, []):
+            yield from with_those_below(below)
+
+    for chapter, page in enumerate(with_those_below(env.config.root_doc)):
+        for numbers in env.toc_fignumbers.get(page, {}).values() if chapter else ():
+            numbers.update({anchor: (chapter, n) for n, anchor in enumerate(numbers, 1)})
+    return []
+
+
 def visit(self: HTML5Translator, node: NumberedTable) -> None:
     """Write a table with its number and a link to it."""
     begin, (anchor,) = len(self.body), node["ids"]
@@ -63,4 +84,5 @@ def visit(self: HTML5Translator, node: NumberedTable) -> None:
 def setup(app: Sphinx) -> dict[str, bool]:
     app.add_enumerable_node(NumberedTable, "table", lambda node: node["ids"][0], html=(visit, None))
     app.connect("doctree-read", mark)
+    app.connect("env-get-updated", by_page, priority=900)  # after Sphinx has counted
     return {"parallel_read_safe": True, "parallel_write_safe": True}
