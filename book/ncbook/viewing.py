@@ -117,12 +117,15 @@ def _named(text: str) -> str:
 
 
 def _linked(found: re.Match[str]) -> str:
-    """Return a link to a page of the book where it was built, else its words; labels are on this page."""
+    """Return a link to a page of the book where it was built, else its words; labels are on this page.
+
+    As HTML: Markdown shows a link to a file as text.
+    """
     words, path, place = found[1], found[2], found[3] or ""
     if re.fullmatch(r"[\w-]+", path):
         return f"[{words}](#{path})"
     built = (ROOT / "_build/html/notebooks" / path).resolve().with_suffix(".html")
-    return f"[{words}]({built.as_uri()}{place})" if built.is_file() else words
+    return f'<a href="{built.as_uri()}{place}">{words}</a>' if built.is_file() else words
 
 
 def page(notebook: str, name: str) -> str:

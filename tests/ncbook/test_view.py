@@ -9,7 +9,8 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from ncbook import cli, view
+from markdown_it import MarkdownIt
+from ncbook import cli, view, viewing
 
 ROOT = Path(__file__).resolve().parents[2]
 PROSE = """# A run {cite:p}`han2024l2rm`
@@ -65,6 +66,16 @@ def test_a_notebook_is_readable_in_jupyter(out: Path, capsys: pytest.CaptureFixt
     written = out.read_bytes()
     view(out, out)
     assert out.read_bytes() == written  # a second time changes nothing
+
+
+def test_links_lead_to_the_pages_that_were_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = tmp_path / "_build/html/notebooks/l2rm.html"
+    page.parent.mkdir(parents=True)
+    page.touch()
+    monkeypatch.setattr(viewing, "ROOT", tmp_path)
+    text = viewing.plain("See [the *chapter*](l2rm.ipynb#run) and [another](ncr.ipynb).")
+    shown = f'See <a href="{page.as_uri()}#run">the <em>chapter</em></a> and another.'
+    assert MarkdownIt().render(text) == f"<p>{shown}</p>\n"
 
 
 @pytest.mark.slow
