@@ -191,3 +191,39 @@ def means(
     if len(columns) == 1:
         table.columns = table.columns.map(lambda v: f"{v:g}" if isinstance(v, float) else str(v))
     return table
+
+
+def measures(
+    runs: pd.DataFrame,
+    names: Mapping[str, str],
+    by: str | Sequence[str] = "label",
+    *,
+    digits: int = 3,
+    missing: str = "–",
+) -> pd.DataFrame:
+    """Return mean ± standard deviation (n) of several metrics by the values of columns, as text.
+
+    Parameters
+    ----------
+    runs : DataFrame
+        One row per run.
+    names : mapping
+        Columns of metrics, and what the table calls them; those without a value are left out.
+    by : str or sequence of str
+        Columns whose values become the row headings, in the order in which they come.
+    digits : int
+        Decimals.
+    missing : str
+        Text of a row without a value.
+
+    Examples
+    --------
+    >>> runs = pd.DataFrame({"label": ["ncr"] * 2, "auc": [0.8, 0.9], "ece": [None] * 2})
+    >>> print(measures(runs, {"auc": "AUROC", "ece": "calibration error"}).to_string())
+                     AUROC
+    ncr  0.850 ± 0.071 (2)
+    """
+    there = [name for name in names if name in runs and runs[name].notna().any()]
+    cells = runs.groupby(by, sort=False)[there]
+    table = cells.agg(lambda values: mean_text(list(values.dropna()), digits) or missing)
+    return table.rename(columns=names).rename_axis([None] * table.index.nlevels)

@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from ncbook.chapters.omit import encode, view, words_of
+from ncbook.chapters import words_of
+from ncbook.chapters.omit_plans import encode, view
 from probe_common import Case, Run, main
 from torch import Tensor
 

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from ncbook.chapters import audit as chapter
+from ncbook.chapters import audit_example
 
 from nclib import data
 
@@ -93,13 +94,13 @@ def test_half_of_the_mistakes_become_related() -> None:
     split = data.load("planted", n_train=8, n_val=4, n_test=60).test
     claimed = split.image_of.copy()
     claimed[::4] = (claimed[::4] + 1) % split.n_images
-    found = chapter.Example(split, np.zeros((60, 2)), np.zeros((300, 2)), claimed)
-    moved = chapter.related(found, 0)
+    found = audit_example.Example(split, np.zeros((60, 2)), np.zeros((300, 2)), claimed)
+    moved = audit_example.related(found, 0)
     assert (moved.wrong == found.wrong).all()
     changed = np.flatnonzero(moved.image_of != found.image_of)
     assert 0 < len(changed) <= found.wrong.sum() // 2
     fits = [split.relevance([moved.image_of[row]], [row])[0, 0] for row in changed]
-    assert min(fits) >= chapter.NEAR
+    assert min(fits) >= audit_example.NEAR
     assert max(fits) < 1
 
 
@@ -107,8 +108,8 @@ def test_answers_are_the_truth() -> None:
     split = data.load("planted", n_train=8, n_val=4, n_test=20).test
     claimed = split.image_of.copy()
     claimed[3] = 5
-    found = chapter.Example(split, np.zeros((20, 2)), np.zeros((100, 2)), claimed)
-    labels = chapter.answers(pd.DataFrame({"id": ["3", "4"]}), found)
+    found = audit_example.Example(split, np.zeros((20, 2)), np.zeros((100, 2)), claimed)
+    labels = audit_example.answers(pd.DataFrame({"id": ["3", "4"]}), found)
     assert labels["label"].tolist() == ["wrong", "right"]
 
 

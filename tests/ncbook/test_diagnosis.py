@@ -123,7 +123,7 @@ def test_the_probe_is_l2rm_until_a_part_is_exchanged(probe, tmp_path):
 
 
 def test_the_recorded_probe_repeats_the_recorded_run():
-    epochs = diagnosis.targets()
+    epochs = diagnosis.probes("targets")
     own = epochs[(epochs["label"] == "L2RM") & (epochs["seed"] == 0)]
     runs = photograph_runs()
     run = runs[(runs["label"] == "l2rm") & (runs["mrate"] == 0.6) & (runs["seed"] == 0)]

@@ -21,7 +21,7 @@ from ncbook.demo import trained as trained
 from ncbook.notebook import WARMUP, in_warmup
 from nclib import plots
 from nclib.common.options import defaults, rules
-from nclib.data import Dataset
+from nclib.data import Dataset, Split
 from nclib.data.registry import datasets
 from nclib.models.registry import MODELS
 from nclib.noise import Mismatch
@@ -151,6 +151,12 @@ def drawn_pairs(pairs: NoisyPairs, rows: Sequence[int], notes: Sequence[str] = (
         note = [(notes[k], "#444444")] if notes else []
         lines.append([(mark + split.captions.text(row), colour), *note])
     return plots.captioned_pictures(split, [int(pairs.image_of[row]) for row in rows], lines, columns=2)
+
+
+def words_of(split: Split, caption: int) -> list[str]:
+    """Return the words of a caption, start and end token included."""
+    names = split.captions.vocabulary.words
+    return [names[i].strip("<>") for i in split.captions.ids(caption)]
 
 
 def say(*sentences: str) -> Markdown:

@@ -16,6 +16,7 @@ from ncbook import board, load_runs, recorded, show
 from ncbook.averaged import RATES
 from ncbook.chapters import Finished, advice, as_preset, devices, labelled, rows_of, say, training
 from ncbook.compare import mean_text
+from ncbook.notebook import measures
 from ncbook.schematic import Schematic, Sketch
 from nclib import plots
 from nclib.methods.crank import LEAST_COUNT, LOW, CRANKOptions, counted_share, rank_weights
@@ -172,14 +173,9 @@ def counts(model: str = "bow") -> Styler | None:
     if runs.empty or "crank" not in set(runs["method"]):
         return None
     own = as_preset(runs[runs["method"] == "crank"], data_options={"root": "any"})
-    groups = own.groupby(["protocol", "mrate"])
-    table = pd.DataFrame(
-        {
-            "share counted": groups["counted_share"].agg(lambda values: mean_text(list(values), 3)),
-            "AUROC of the ranking": groups["auc"].agg(
-                lambda values: mean_text(list(values), 3) if values.notna().all() else "no wrong pairs"
-            ),
-        }
+    names = {"counted_share": "share counted", "auc": "AUROC of the ranking"}
+    table = measures(
+        own.sort_values(["protocol", "mrate"]), names, ["protocol", "mrate"], missing="no wrong pairs"
     )
     table.index = [f"{rate:g}, {protocol} exchanged" for protocol, rate in table.index]
     caption = (

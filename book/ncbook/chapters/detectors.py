@@ -9,8 +9,8 @@ from pandas.io.formats.style import Styler
 
 from ncbook import show
 from ncbook.chapters.photographs import ORDER
-from ncbook.compare import mean_text
 from ncbook.measurements import measurement
+from ncbook.notebook import measures
 from nclib import plots
 from nclib.noise import BetaMixture, GaussianMixture1d
 
@@ -124,7 +124,7 @@ def detectors(runs: pd.DataFrame, rate: float) -> Styler | None:
         "low similarity (tested epoch) and by low P(clean) (last epoch); precision of 100: wrong ones among "
         "the hundred most suspicious; mean ± standard deviation (seeds)"
     )
-    return show(_measures(part, columns), f"detectors-{rate:g}", caption)
+    return show(_measured(part, columns), f"detectors-{rate:g}", caption)
 
 
 def people(runs: pd.DataFrame, rate: float) -> Styler | None:
@@ -145,13 +145,9 @@ def people(runs: pd.DataFrame, rate: float) -> Styler | None:
         f"crowd), trained with {rate:g} of the images exchanged: agreement of the similarity with them; "
         "mean ± standard deviation (seeds)"
     )
-    return show(_measures(part, columns), f"people-{rate:g}", caption)
+    return show(_measured(part, columns), f"people-{rate:g}", caption)
 
 
-def _measures(part: pd.DataFrame, columns: dict[str, str]) -> pd.DataFrame:
-    """Return mean ± standard deviation (seeds) as text: methods x measures; empty where there is none."""
-    there = {name: title for name, title in columns.items() if name in part}
-    long = part.melt(["label"], list(there), "measure").dropna(subset="value")
-    cells = long.groupby(["label", "measure"])["value"].agg(lambda values: mean_text(list(values), 3))
-    table = cells.unstack("measure").reindex(index=[n for n in ORDER if n in set(part["label"])])
-    return table[[name for name in there if name in table]].rename(columns=there).fillna("").rename_axis(None)
+def _measured(part: pd.DataFrame, columns: dict[str, str]) -> pd.DataFrame:
+    table = measures(part, columns, missing="")
+    return table.loc[[name for name in ORDER if name in table.index]]

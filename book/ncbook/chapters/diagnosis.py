@@ -11,11 +11,11 @@ from matplotlib.figure import Figure
 from pandas.io.formats.style import Styler
 from scipy.stats import hypergeom
 
-from ncbook import mean_text, means, recorded, show
+from ncbook import mean_text, recorded, show
 from ncbook.chapters import VERDICTS, as_preset, say
 from ncbook.compare import by_seed, paired
 from ncbook.measurements import measurement
-from ncbook.notebook import WARMUP, in_warmup
+from ncbook.notebook import WARMUP, in_warmup, measures
 from nclib import data, plots
 from nclib.data import Split
 from nclib.noise import Mismatch
@@ -103,15 +103,14 @@ def count_partners(shown: np.ndarray, described: np.ndarray, batch: int, seed: i
     }
 
 
-def _expected(protocol: str, rate: float, batch: int, wrong: int) -> float:
-    return chance_of_partner(wrong, batch, 5, None if protocol == "images" else rate)
-
-
 def photograph_counts() -> pd.DataFrame:
     """Return the recorded counts on Flickr8K: one row per protocol, rate, batch size and seed."""
     table = pd.DataFrame((measurement("probe_counts") or {"rows": []})["rows"])
-    keys = zip(table["protocol"], table["rate"], table["batch"], table["wrong"], strict=True)
-    return table.assign(expected=[_expected(*key) for key in keys])
+    keys = table[["protocol", "rate", "batch", "wrong"]].itertuples(index=False)
+    chances = [
+        chance_of_partner(k.wrong, k.batch, 5, None if k.protocol == "images" else k.rate) for k in keys
+    ]
+    return table.assign(expected=chances)
 
 
 def partners(counts: pd.DataFrame, batch: int = 128, rate: float = 0.6) -> Figure:
@@ -195,24 +194,17 @@ def by_concepts(rate: float, seed: int, batch: int = 128) -> Styler:
 # ------------------------------------------------------------------------------------- recorded probes
 
 
-def probes(name: str) -> pd.DataFrame:
-    """Return the recorded epochs of variants of L2RM, one row per epoch of a run; empty without the file."""
-    found = measurement(name)
+def probes(part: str) -> pd.DataFrame:
+    """Return the recorded epochs of variants of L2RM, one row per epoch of a run; empty without the file.
+
+    ``part`` is "targets", at rate 0.6, or "clean", without wrong pairs.
+    """
+    found = measurement(f"probe_{part}")
     if found is None:
         return pd.DataFrame(columns=["label", "seed", "phase"])
     own = ("label", "seed", "mrate", "best_epoch", "val", "test", "last")
     rows = [{k: run[k] for k in own} | epoch for run in found["rows"] for epoch in run["epochs"]]
     return pd.DataFrame(rows)
-
-
-def targets() -> pd.DataFrame:
-    """Return the recorded variants of L2RM at rate 0.6, one row per epoch."""
-    return probes("probe_targets")
-
-
-def clean() -> pd.DataFrame:
-    """Return the recorded variants of L2RM without wrong pairs, one row per epoch."""
-    return probes("probe_clean")
 
 
 def last_epochs(epochs: pd.DataFrame) -> pd.DataFrame:
@@ -279,10 +271,15 @@ def found_table(epochs: pd.DataFrame) -> Styler:
     return show(table.rename_axis(columns=None), "found", caption, digits=3)
 
 
+def ends(epochs: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Return the first and the last training epoch of L2RM's runs."""
+    part = epochs[(epochs["label"] == "L2RM") & (epochs["phase"] == "training")].groupby("seed")
+    return {"first": part.head(1), "last": part.tail(1)}
+
+
 def say_found(epochs: pd.DataFrame) -> None:
     """Print the central numbers of L2RM's plans in the first and the last epoch."""
-    part = epochs[(epochs["label"] == "L2RM") & (epochs["phase"] == "training")]
-    for number, rows in (("first", part.groupby("seed").head(1)), ("last", part.groupby("seed").tail(1))):
+    for number, rows in ends(epochs).items():
         v = rows.mean(numeric_only=True)
         print(
             f"{number} training epoch: {100 * v['there_rows'] / v['rows_wrong']:.1f} of 100 wrong pairs have "
@@ -295,20 +292,15 @@ def targets_table(epochs: pd.DataFrame) -> Styler:
     """Show rSum of the variants, selected and last epoch, and how right the pairs called matched are."""
     part = last_epochs(epochs).sort_values("label", key=lambda labels: labels.map(VARIANTS.index))
     warm = epochs.loc[epochs["phase"] == "warm-up", "epoch"].max()
-    rows = {}
-    for label, runs in part.groupby("label", sort=False):
-        mark = f" {WARMUP}" if (runs["best_epoch"] <= warm).any() else ""
-        rows[label] = {
-            "selected epoch": mean_text(list(runs["val"])) + mark,
-            "last epoch": mean_text(list(runs["val_rsum"])),
-            "test, selected": mean_text(list(runs["test"])),
-            "called matched, right": f"{runs['division_precision'].mean():.2f}",
-        }
+    names = {"val": "selected epoch", "val_rsum": "last epoch", "test": "test, selected"}
+    table, groups = measures(part, names, digits=1), part.groupby("label", sort=False)
+    table.loc[groups["best_epoch"].min() <= warm, "selected epoch"] += f" {WARMUP}"
+    table["called matched, right"] = groups["division_precision"].mean().map("{:.2f}".format)
     caption = (
         f"Measured on Flickr8K, model bow, preset standard, rate 0.6, images exchanged: rSum on the "
         f"validation photographs, mean ± standard deviation (seeds); {seeds(part)}"
     )
-    return show(pd.DataFrame(rows).T, "targets", caption)
+    return show(table, "targets", caption)
 
 
 def say_targets(epochs: pd.DataFrame) -> None:
@@ -353,17 +345,15 @@ def shapes_table(epochs: pd.DataFrame) -> Styler:
         "gradient_rematch": "gradient norm of rematching",
         "gradient_cosine": "cosine of the two gradients",
     }
-    part = epochs[(epochs["label"] == "L2RM") & (epochs["phase"] == "training")]
-    ends = {"first": part.groupby("seed").head(1), "last": part.groupby("seed").tail(1)}
-    table = pd.DataFrame({end: rows[list(names)].mean() for end, rows in ends.items()}).rename(index=names)
-    caption = f"Measured on Flickr8K, L2RM at rate 0.6: training epochs, {seeds(part)}"
+    found = ends(epochs)
+    table = pd.DataFrame({end: rows[list(names)].mean() for end, rows in found.items()}).rename(index=names)
+    caption = f"Measured on Flickr8K, L2RM at rate 0.6: training epochs, {seeds(found['last'])}"
     return show(table.rename_axis(columns="training epoch"), "shapes", caption, digits=2)
 
 
 def say_division(epochs: pd.DataFrame) -> None:
     """Print how well the mixture divides the pairs in L2RM's first and last training epoch."""
-    part = epochs[(epochs["label"] == "L2RM") & (epochs["phase"] == "training")]
-    for number, rows in (("first", part.groupby("seed").head(1)), ("last", part.groupby("seed").tail(1))):
+    for number, rows in ends(epochs).items():
         v = rows.mean(numeric_only=True)
         right = 100 * v["division_precision"]
         print(
@@ -375,26 +365,14 @@ def say_division(epochs: pd.DataFrame) -> None:
 # ------------------------------------------------------------------------- dropping, and the warm-up loss
 
 
-def losses_table(runs: pd.DataFrame, value: str = "rsum") -> Styler | None:
-    """Show rSum of L2RM, of L2RM with the pairs dropped, and of two losses alone, by mismatch rate.
-
-    ``value`` is ``rsum``, at the epoch that validation selected, or ``last.rsum``.
-    """
-    part = runs[(runs["protocol"] == "images") & runs["label"].isin(COMPARED)]
-    if part.empty:
-        return None
-    table = means(part, "label", "mrate", value).reindex(COMPARED).rename_axis(columns="mismatch rate")
-    epoch = "epoch selected on validation" if value == "rsum" else "last epoch"
-    caption = (
-        f"Measured on Flickr8K, model bow, preset standard: rSum on 1,000 test photographs, {epoch}; mean ± "
-        "standard deviation (seeds), images exchanged"
-    )
-    return show(table, f"losses_{value}", caption)
+def compared(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return the runs of L2RM, of L2RM with the pairs dropped, and of two losses alone."""
+    return runs[(runs["protocol"] == "images") & runs["label"].isin(COMPARED)]
 
 
 def gain_figure(runs: pd.DataFrame) -> Figure | None:
     """Draw L2RM's gain over InfoNCE, its own warm-up loss and dropping, with the same seed, over the rate."""
-    part = runs[(runs["protocol"] == "images") & runs["label"].isin(COMPARED)]
+    part = compared(runs)
     if part.empty:
         return None
     table = part.pivot_table(index=["mrate", "seed"], columns="label", values="rsum")
@@ -414,7 +392,7 @@ def gain_figure(runs: pd.DataFrame) -> Figure | None:
 
 def say_gains(runs: pd.DataFrame) -> None:
     """Print L2RM's gain over each of the others at every recorded rate, with intervals; † as in tables."""
-    part = runs[(runs["protocol"] == "images") & runs["label"].isin(COMPARED)]
+    part = compared(runs)
     if "l2rm" not in set(part["label"]):
         return
     for value, epoch in (("rsum", "selected epoch"), ("last.rsum", "last epoch")):

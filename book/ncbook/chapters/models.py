@@ -18,7 +18,7 @@ from matplotlib.transforms import Bbox
 from pandas.io.formats.style import Styler
 
 from ncbook import recorded, show
-from ncbook.chapters import ONLY_PRINTED
+from ncbook.chapters import ONLY_PRINTED, words_of
 from ncbook.demo import timed
 from ncbook.measurements import measurement
 from ncbook.papers import printed
@@ -198,7 +198,7 @@ def attention(run: LoadedRun, shown: int = 4, n_words: int = 4) -> Figure | None
     for axis in axes.flat:
         axis.axis("off")
     for i in range(shown):
-        words = [run.dataset.vocabulary.words[k] for k in test.captions.ids(i * test.captions_per_image)]
+        words = words_of(test, i * test.captions_per_image)
         chosen = [j for j in range(1, len(words) - 1) if words[j] not in SMALL_WORDS][:n_words]
         for axis, j in zip(axes[i], chosen, strict=False):
             _boxes(axis, test, i, shares[i, i, j])
