@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
+import torch.nn.functional as F
 from IPython.display import Markdown
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -251,15 +252,28 @@ def stages(seen: Look, passes: Sequence[int] = (1, 2, 3, 10)) -> Figure:
 
 
 def _diagonal(plans: Tensor) -> Tensor:
-    """Return the plans of the matched pairs, (n, rows, columns)."""
+    """Return what belongs to the matched pairs, (n, rows, columns)."""
     k = torch.arange(plans.shape[0])
     return plans[k, k]
+
+
+def _plans(network: Any, v: Any, t: Any, **how: Any) -> Tensor:
+    """Return the plans of the matched pairs, (n, rows, columns); ``how`` goes to ``alignments``.
+
+    A network aligns every picture with every caption, so a few pairs at a time waste little.
+    """
+    parts = [
+        _diagonal(network.alignments(v.select(rows), t.select(rows), **how))
+        for rows in torch.arange(len(v)).split(5)
+    ]
+    width = max(part.shape[2] for part in parts)
+    return torch.cat([F.pad(part, (0, width - part.shape[2])) for part in parts])
 
 
 def convergence(seen: Look, passes: Sequence[int] = (1, 2, 3, 5, 10, 30, 100, 300)) -> Figure:
     """Draw, over the passes, how far plans are from their weights and limit, and how many cells they use."""
     v, t = seen.matched(seen.mover)
-    plans = [_diagonal(seen.mover.alignments(v, t, iterations=n, sinkhorn="log")) for n in passes]
+    plans = [_plans(seen.mover, v, t, iterations=n, sinkhorn="log") for n in passes]
     p = _diagonal(seen.mover.transport_problem(v, t)[1])
     lines = {
         "rows from their weights": [float((x.sum(2) - p).abs().sum(1).mean()) for x in plans[:-1]],
@@ -304,7 +318,7 @@ def _on_object(seen: Look, rows: range) -> list[tuple[int, int, np.ndarray]]:
 def _focus(seen: Look, network: Any, lead: int, **how: Any) -> dict[str, float]:
     """Return how far the shares of words are spread, and how much of them lies on their objects."""
     v, t = seen.matched(network)
-    part = _diagonal(network.alignments(v, t, **how))[:, lead:, lead:]
+    part = _plans(network, v, t, **how)[:, lead:, lead:]
     shares = part / part.sum(1, keepdim=True).clamp_min(1e-12)
     used = torch.arange(shares.shape[2]) < torch.tensor(t.lengths)[:, None]
     entropy = -(shares * (shares + 1e-30).log()).sum(1)
