@@ -125,7 +125,14 @@ def test_damaged_files_and_missing_packages_end_as_a_line(error: Exception, said
 @pytest.mark.slow
 def test_every_command_explains_itself_without_docstrings() -> None:
     script = """
+from importlib.machinery import SourceFileLoader
+plain = SourceFileLoader.get_code
+def bare(self, name):  # what -OO does, to nclib alone: it would compile all that nclib imports
+    own = name.partition(".")[0] == "nclib"
+    return compile(self.get_data(self.path), self.path, "exec", optimize=2) if own else plain(self, name)
+SourceFileLoader.get_code = bare
 from nclib import cli
+assert cli.main.__doc__ is None
 more = ["data", "prepare"], ["records", "verify"], ["run", "l2rm"], []
 for words in [*([name] for name in cli.COMMANDS), *more]:
     try:
@@ -134,7 +141,7 @@ for words in [*([name] for name in cli.COMMANDS), *more]:
         status = ended.code
     print("ended", status)
 """
-    done = subprocess.run([sys.executable, "-OO", "-c", script], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.count("ended 0\n") == len(cli.COMMANDS) + 4
 
