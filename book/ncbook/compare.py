@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import statistics
 from collections.abc import Sequence
@@ -41,6 +42,14 @@ def mean_text(values: Sequence[float], digits: int = 1, *, count: bool = True) -
         return ""
     deviation = f" ± {spread(values):.{digits}f}" if len(values) > 1 else ""
     return f"{statistics.fmean(values):.{digits}f}{deviation}{f' ({len(values)})' if count else ''}"
+
+
+@functools.cache
+def _quantile(freedom: int) -> float:
+    """Return the quantile of Student's t that an interval of :data:`LEVEL` ends at."""
+    from scipy.stats import t
+
+    return float(t.ppf((1 + LEVEL) / 2, freedom))
 
 
 def spread(values: Sequence[float]) -> float:
@@ -92,9 +101,7 @@ class Difference:
         A smaller mean difference, with the spread that was measured, could not have been told from zero. NaN
         for fewer than two seeds.
         """
-        from scipy.stats import t
-
-        return float(t.ppf((1 + LEVEL) / 2, self.n - 1)) * self._error if self.n > 1 else math.nan
+        return _quantile(self.n - 1) * self._error if self.n > 1 else math.nan
 
     @property
     def interval(self) -> tuple[float, float]:
@@ -179,7 +186,7 @@ def paired(
     if ours.empty or theirs.empty or value not in ours or value not in theirs:
         return Difference((), name, digits)
     a, b = (
-        part.set_index("seed")[value] if part["seed"].is_unique else part.groupby("seed")[value].mean()
+        part[value].set_axis(part["seed"]) if part["seed"].is_unique else part.groupby("seed")[value].mean()
         for part in (ours, theirs)
     )
     return by_seed((a - share * b).sort_index(), name, digits)

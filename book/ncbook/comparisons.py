@@ -25,6 +25,7 @@ from ncbook.evidence import (
     Verdict,
     best_other,
     compare,
+    conditions_of,
     conclude,
     line_of,
     within,
@@ -165,6 +166,7 @@ def reported(paper: str) -> list[Comparison]:
 # -- comparisons of claims.yml ---------------------------------------------------------------------------
 
 
+@functools.lru_cache(maxsize=4)
 def runs_of(paper: str, runs: Runs) -> pd.DataFrame:
     """Return the recorded runs of a paper's task, with derived columns.
 
@@ -224,7 +226,9 @@ def differences(paper: str, one: Comparison, table: pd.DataFrame) -> list[Differ
 def _rows(paper: str, one: Comparison, table: pd.DataFrame) -> pd.DataFrame:
     """Return the runs that a comparison is about."""
     query = one.query or _papers()[paper].get("query", "")
-    table = table.query(query) if query and len(table) else table
+    if query and len(table):  # on the named columns alone: pandas parses the name of each
+        named = {word for word in re.findall(r"\w+", query) if word in table}
+        table = table[table[list(named)].eval(query)]
     table = select(table, **{k: _matched(table, k, v) for k, v in one.where.items()})
     of_method = one.best or one.column or isinstance(one.ours, Mapping)
     return table if of_method else select(table, **_papers()[paper]["of"])
@@ -253,10 +257,11 @@ def _compared(paper: str, one: Comparison, table: pd.DataFrame) -> Iterator[tupl
         settings = [(ours, theirs) for ours, theirs in itertools.product(*sides) if ours != theirs]
         there = [m for m in metrics if not m.startswith("folds.") or (m in table and table[m].notna().any())]
         read = {*how["conditions"], *there, "seed", *(k for pair in settings for side in pair for k in side)}
-        table = table[[c for c in table if c in read]]  # a selection copies every column
+        table = table[[c for c in read if c in table]]  # a selection copies every column
+        parts = list(conditions_of(table, how["conditions"]))
         for ours, theirs in settings:
             names = [name_of(paper, replace(one, ours=ours, theirs=theirs), m) for m in there]
-            found = compare(table, ours, theirs, there, names=names, share=one.share, **how)
+            found = compare(parts, ours, theirs, there, names=names, share=one.share, digits=how["digits"])
             yield from zip(names, found, strict=True)
         if not settings:
             yield name_of(paper, one), []

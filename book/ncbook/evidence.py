@@ -163,24 +163,21 @@ def conditions_of(
 
 
 def compare(
-    table: pd.DataFrame,
+    parts: Iterable[tuple[str, pd.DataFrame]],
     ours: Mapping[str, Any],
     theirs: Mapping[str, Any],
     values: Sequence[str] = ("rsum",),
     *,
     digits: int = 1,
-    conditions: Sequence[str] = CONDITIONS,
     names: Sequence[str] = ("",),
     share: float = 1.0,
 ) -> list[list[Difference]]:
     """Return for each metric the difference of two settings where both were recorded.
 
-    ``ours`` and ``theirs`` are column = value pairs of either side, ``values`` metrics and ``names`` the text
-    before the condition of each, ``conditions`` columns that must agree; ``share`` is a factor of ``theirs``.
+    ``parts`` come from :func:`conditions_of`, ``ours`` and ``theirs`` are column = value pairs of either side,
+    ``values`` metrics and ``names`` the text before the condition of each; ``share`` is a factor of ``theirs``.
     """
-    sides = [
-        (at, select(part, **ours), select(part, **theirs)) for at, part in conditions_of(table, conditions)
-    ]
+    sides = [(at, select(part, **ours), select(part, **theirs)) for at, part in parts]
     found = [
         [paired(a, b, value, name=f"{name} {at}".strip(), digits=digits, share=share) for at, a, b in sides]
         for value, name in zip(values, names, strict=True)
@@ -226,7 +223,7 @@ def best_other(
     Every other with a seed of ours counts, by the mean difference over the seeds that both have; conditions
     with fewer than ``least`` others are left out. ``against`` ends the name of a difference; † marks a run
     tested at an epoch of its warm-up. ``ours`` and ``others`` (by default all recorded) are values of
-    ``column``; the rest is as in :func:`compare`.
+    ``column``, ``conditions`` columns that must agree; the rest is as in :func:`compare`.
     """
     rivals = set(table.get(column, ())) if others is None else set(others)
     found = []

@@ -32,7 +32,7 @@ SHOWN_DIGESTS = 3
 CATEGORY_KEYS = ("method", "dataset", "preset", "noise_rate", "protocol", "variant", *METRICS)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Runs:
     """Recorded runs: ``retrieval`` (image-text) and ``category`` (labels), one row per run.
 
@@ -252,7 +252,7 @@ def select(table: pd.DataFrame, **where: Any) -> pd.DataFrame:
     """
     if not where:
         return table
-    if not set(where) <= set(table):
+    if not all(column in table for column in where):
         return table.iloc[:0]
     keep = True
     for column, value in where.items():
