@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import runpy
 import signal
 import subprocess
 import sys
@@ -146,6 +147,7 @@ def test_runs_with_one_name_are_refused(tmp_path):
         grids.plan(path)
 
 
+FEW = {"n_train": 64, "n_val": 16, "n_test": 16}
 SMALL = {"method": "plain", "dataset": "planted", "model": "vse", "epochs": 1, "warmup_epochs": 0, "seed": 0}
 
 
@@ -188,21 +190,19 @@ def test_runs_are_made_once_and_failures_are_named(drive, tmp_path, capfd):
     assert capfd.readouterr().out.startswith("g: 2 of 2 runs recorded in ")
 
 
-LONG = {**SMALL, "epochs": 40, "mrate": 0.2}
+LONG = {**SMALL, "epochs": 12, "mrate": 0.2, "data_options": FEW}
 
 
-def once_begun(run, folder, kill):
-    """Start a command, and call ``kill`` as soon as the run in a folder has its first checkpoint."""
-    process = subprocess.Popen(run, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    while not list(folder.glob("plain-*/checkpoint.safetensors")):
-        assert process.poll() is None, process.stdout.read()
+def wait_for(condition):
+    end = time.monotonic() + 200
+    while not condition():
+        assert time.monotonic() < end
         time.sleep(0.02)
-    kill(process)
-    return process
 
 
-def children(pid):
-    """Return the processes below one that make a run."""
+def job_of(folder, pid):
+    """Return the process below ``pid`` that makes the run in a folder, stopped in its first epochs."""
+    wait_for(lambda: list(folder.glob("plain-*/checkpoint.safetensors")))
     found = {}
     for path in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -211,7 +211,9 @@ def children(pid):
     below = {pid}
     for _ in range(9):
         below |= {child for child, (parent, _) in found.items() if parent in below}
-    return [p for p in below if "grid_job.py" in found[p][1] and "/bin/bash" not in found[p][1]]
+    (job,) = (p for p in below if "grid_job.py" in found[p][1] and "/bin/bash" not in found[p][1])
+    os.kill(job, signal.SIGSTOP)
+    return job
 
 
 def numbers(path):
@@ -220,43 +222,54 @@ def numbers(path):
     return record.metrics, curves, record.name
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The numbers of a run that nothing disturbs."""
+    made = nclib.run(**LONG, out=tmp_path_factory.mktemp("whole"), progress=False)
+    return numbers(Path(made.folder) / "record.json")
+
+
 @pytest.mark.exhaustive
 @pytest.mark.grid
 @pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
-def test_a_killed_worker_and_a_killed_driver_change_no_number(tmp_path, capfd):
-    """The driver is killed with its engine and the run lives on: the next command waits for it."""
-    path = write(tmp_path, LONG)
+def test_a_killed_worker_changes_no_number(drive, whole, tmp_path):
+    def kill():
+        os.kill(job_of(tmp_path / "runs", os.getpid()), signal.SIGKILL)
 
-    def command(name, *more):
-        places = ["--out", tmp_path / name / "results", "--work", tmp_path / name / "runs", "--cores", "1"]
-        return [sys.executable, grid.__file__, *map(str, [path, *places, *more])]
+    killer = threading.Thread(target=kill, daemon=True)
+    killer.start()
+    assert drive(LONG, more=["--cores", 1]) == 0
+    killer.join()
+    (path,) = (tmp_path / "runs" / "records" / "g").glob("*.json")
+    assert numbers(path) == whole
 
-    def kill_worker(process):
-        for pid in children(process.pid):
-            os.kill(pid, signal.SIGKILL)
 
-    def kill_driver(process):
-        (job,) = children(process.pid)
-        engine = next(p for p in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split())
-        process.kill()
-        os.kill(int(engine), signal.SIGKILL)
-        assert Path(f"/proc/{job}").exists()
+@pytest.mark.exhaustive
+@pytest.mark.grid
+@pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
+def test_a_killed_driver_changes_no_number(drive, whole, tmp_path):
+    """The driver is killed with its engine and the run lives on: the next command, for a cluster, waits for it."""
+    runs = tmp_path / "runs"
+    words = [write(tmp_path, LONG), "--out", tmp_path / "records", "--work", runs, "--cores", "1"]
+    driver = subprocess.Popen([sys.executable, grid.__file__, *map(str, words)])
+    job = job_of(runs, driver.pid)
+    engine = Path(f"/proc/{driver.pid}/task/{driver.pid}/children").read_text().split()[0]
+    for pid in (driver.pid, int(engine)):
+        os.kill(pid, signal.SIGKILL)
+    driver.wait()
+    (log,) = (runs / "records" / "g").glob("*.log")
+    log.unlink()
 
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    usual = [subprocess.Popen(command("whole"), **quiet)]
-    usual.append(subprocess.Popen(command("cluster", "--profile", "submit"), **quiet))
-    worker = once_begun(command("worker"), tmp_path / "worker" / "runs", kill_worker)
-    worker.communicate()
-    assert worker.returncode == 0
-    once_begun(command("driver"), tmp_path / "driver" / "runs", kill_driver).communicate()
-    again = subprocess.run(command("driver"), capture_output=True, text=True)
-    assert again.returncode == 0, again.stdout
-    assert [process.wait() for process in usual] == [0, 0]
-    records = [
-        tmp_path / name / "runs" / "records" / "g" for name in ("whole", "cluster", "worker", "driver")
-    ]
-    (first, *others) = [numbers(next(folder.glob("*.json"))) for folder in records]
-    assert others == [first] * 3
+    def go_on():
+        wait_for(lambda: log.exists() and "waiting: " in log.read_text())
+        os.kill(job, signal.SIGCONT)
+
+    going = threading.Thread(target=go_on, daemon=True)
+    going.start()
+    assert drive(LONG, more=["--profile", "submit"]) == 0
+    going.join()
+    (path,) = (runs / "records" / "g").glob("*.json")
+    assert numbers(path) == whole
 
 
 def test_what_stands_at_a_target_is_compared_with_the_plan(tmp_path):
@@ -458,10 +471,12 @@ def test_data_with_categories_are_looked_at_too(tmp_path):
             grids.check_place(planned({"root": str(tmp_path)}, dataset=dataset), str(tmp_path))
 
 
-def test_an_unknown_grid_is_refused():
-    done = subprocess.run([sys.executable, grid.__file__, "robst", "--list"], capture_output=True, text=True)
-    assert done.returncode == 1
-    assert done.stderr.startswith("there is no grid 'robst'; did you mean 'robust'? there are: averaged")
+def test_an_unknown_grid_is_refused(monkeypatch):
+    monkeypatch.setattr(sys, "argv", [grid.__file__, "robst", "--list"])
+    with pytest.raises(
+        SystemExit, match="^there is no grid 'robst'; did you mean 'robust'\\? there are: averaged"
+    ):
+        runpy.run_path(grid.__file__, run_name="__main__")
 
 
 TABLES = sorted((ROOT / "book" / "results").glob("*.csv"))
