@@ -1,7 +1,7 @@
 """Check built pages without network: ``python book/_ext/check_html.py _build/html``.
 
-Every link, file and anchor must exist, every picture needs alternative text, and no page may load anything
-from another host.
+Every link, file and anchor must exist, no anchor may stand twice on a page, every picture needs alternative text,
+and no page may load anything from another host.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ NO_TARGETS = {"#", "#!"}  # the theme's buttons
 
 
 class Page(HTMLParser):
-    """The anchors of a page, what it links to and loads, and its pictures without alternative text."""
+    """Anchors of a page and those there twice, what it links to and loads, pictures without alternative text."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
         self.ids: set[str] = set()
+        self.twice: list[str] = []
         self.links: list[str] = []
         self.loads: list[str] = []
         self.unnamed: list[str] = []
@@ -33,6 +34,8 @@ class Page(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         a = {k: v or "" for k, v in attrs}
+        if a.get("id") in self.ids:
+            self.twice.append(a["id"])
         self.ids |= {a[k] for k in ("id", "name") if a.get(k)}
         if a.get("href"):
             loads = tag == "link" and LINKS_THAT_LOAD.search(a.get("rel", "").lower())
@@ -60,6 +63,7 @@ def problems(folder: pathlib.Path) -> Iterator[str]:
         name = path.relative_to(folder)
         yield from (f"{name}: loads {url} from the network" for url in page.loads if is_external(url))
         yield from (f"{name}: the picture {source} has no alternative text" for source in page.unnamed)
+        yield from (f"{name}: the anchor {anchor} stands there twice" for anchor in page.twice)
         for url in dict.fromkeys(url for url in [*page.links, *page.loads] if not is_external(url)):
             parts = urlsplit(url)
             if url in NO_TARGETS or parts.scheme:  # mailto:, data:

@@ -343,7 +343,7 @@ def board_table(
         start = {"model": models.most_common(1)[0][0], "networks": "", **start}
     which = f"{'Image-text' if pairs else 'Category'} retrieval"
     return Table(
-        slug=f"leaderboard-{task}" + ("" if submitted is None else "-submitted"),
+        slug=f"board-{task}" + ("" if submitted is None else "-submitted"),
         title=f"{which}: {part['path'].nunique():,} {'runs' if submitted is None else 'submitted runs'}",
         kind="measured" if submitted is None else "submitted",
         lines=[

@@ -257,7 +257,7 @@ def report_table(paper: str, runs: Runs) -> Table:
     """
     rows = _comparisons(_known(paper), runs)
     return Table(
-        slug=f"report-{paper.lower()}",
+        slug=f"differences-{paper.lower()}",
         title=f"{paper}: differences in every setting",
         kind="measured",
         lines=[

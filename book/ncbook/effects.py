@@ -232,7 +232,7 @@ def effects_table(paper: str, runs: Runs) -> Table:
             lines.append([method, f"{rate:g}", *cells])
     unharmed = "matched pairs" if not study.from_rate else f"label noise {study.from_rate:g}"
     return Table(
-        slug=f"effects-{paper.lower()}",
+        slug=f"shares-{paper.lower()}",
         title=f"{paper}: share of the loss won back, printed and measured",
         kind="effects",
         lines=[

@@ -124,7 +124,7 @@ class Table:
 
     def _view(self, view: Cell, marks: dict[str, str]) -> str:
         links = ",".join(
-            f'<a href="#{self.slug}-{_id(m)}" title="{_e(self.notes[m])}" '
+            f'<a href="#{self.slug}-note-{marks[m]}" title="{_e(self.notes[m])}" '
             f'aria-label="note {marks[m]}">{marks[m]}</a>'
             for m in view.marks
         )
@@ -143,7 +143,7 @@ class Table:
         if not marks:
             return ""
         items = "".join(
-            f'<li id="{self.slug}-{_id(name)}" value="{number}">{_e(self.notes[name])}</li>'
+            f'<li id="{self.slug}-note-{number}" value="{number}">{_e(self.notes[name])}</li>'
             for name, number in marks.items()
         )
         word = "note" if len(marks) == 1 else "notes"
@@ -163,12 +163,6 @@ KINDS = {
 
 def _e(text: str) -> str:
     return html.escape(text, quote=True)
-
-
-def _id(mark: str) -> str:
-    """Return a mark as part of an identifier; marks without letters and digits stay apart by their codes."""
-    words = any(c.isalnum() for c in mark)
-    return "".join(c if c.isalnum() else "-" if words else f"{ord(c):x}" for c in mark)
 
 
 def csv_text(names: Iterable[str], rows: Iterable[Sequence[str]]) -> str:

@@ -408,7 +408,7 @@ def index_table() -> Table:
             rows.append(([Cell(paper), Cell(number)], [Cell(said, kind="nc-text"), Cell(page, link=where)]))
     lines = [[head.text for head in heads] + [cell.text for cell in cells] for heads, cells in rows]
     return Table(
-        slug="papers-index",
+        slug="printed-index",
         title="A paper's table or figure, and where it is here",
         kind="printed",
         lines=["Figures that only explain a method have no counterpart."],

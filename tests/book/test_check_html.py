@@ -41,6 +41,7 @@ def test_good_pages(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
         ('<a href="gone.html">x</a>', "gone.html does not exist"),
         ('<a href="b.html#gone">x</a>', "b.html#gone points to an anchor that does not exist"),
         ('<a href="#gone">x</a>', "#gone points to an anchor that does not exist"),
+        ('<p id="a">x</p><table id="a">', "the anchor a stands there twice"),
         ('<img alt="" src="gone.png">', "gone.png does not exist"),
         ('<script src="https://cdn.example.org/x.js"></script>', "loads https://cdn.example.org/x.js"),
         ('<script src="//cdn.example.org/x.js"></script>', "loads //cdn.example.org/x.js"),

@@ -139,7 +139,7 @@ def test_submitted_runs_stand_apart_with_their_distance_to_the_best(book, capsys
     table = board.scored(load_runs())
     assert set(table["method"]) == {"rcl", "decl"}
     shown = board.board_table(table, submitted=submitted_runs())
-    assert (shown.slug, shown.kind) == ("leaderboard-pairs-submitted", "submitted")
+    assert (shown.slug, shown.kind) == ("board-pairs-submitted", "submitted")
     ((heads, cells),) = shown.rows
     assert [head.text for head in heads] == ["–", "mine"]
     assert [cell.text for cell in cells[1:3]] == ["210.0 ± 0.0", "+9.0"]

@@ -102,7 +102,8 @@ def choice_table(table: pd.DataFrame, task: str = "pairs", rates: Sequence[float
         f"among methods with as many networks. Time: seconds of training over those of {BASE[task]}. A dash: "
         "not every rate is recorded, or a run was tested in its warm-up"
     )
-    return show(frame, f"choice-{task}", caption)
+    at = "" if rates == RATES else "".join(f"-{rate:g}" for rate in rates)
+    return show(frame, f"choice-{task}{at}", caption)
 
 
 def short(table: pd.DataFrame, task: str = "pairs", rates: Sequence[float] = RATES) -> str:
