@@ -88,6 +88,7 @@ PAIRINGS = [
 def test_every_method_trains_saves_and_loads_two_models(method, model, tmp_path):
     # PCME and SBE learn slowly: one epoch of warm-up leaves hardly a pair that looks matched.
     given = {"model": model, "epochs": 1, "warmup_epochs": 4 if model in ("pcme", "sbe") else 1}
+    given["data_options"] = {"n_train": 32, "n_val": 10, "n_test": 10}
     if method == "mscn":  # few pairs and one epoch: its mixture calls hardly any of them matched
         given["threshold"] = 0.0
     if method == "crcl":
