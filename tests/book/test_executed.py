@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
 from pathlib import Path
+from typing import Any
 
 import nbformat
 import pytest
@@ -33,6 +36,24 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+class Here(Executor):
+    """A pool without processes, which would import everything again."""
+
+    def __init__(self, *_: Any) -> None: ...
+
+    def submit(self, function: Any, /, *given: Any) -> Future[Any]:  # type: ignore[override]
+        future: Future[Any] = Future()
+        future.set_result(function(*given))
+        return future
+
+
+@pytest.fixture
+def main(tree: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[list[str]], int]:
+    """The command; it has no processes but the kernels."""
+    monkeypatch.setattr(run_notebooks, "ProcessPoolExecutor", Here)
+    return lambda words: run_notebooks.main(words, tree)
+
+
 def shown(folder: Path) -> list[str]:
     """Return what the notebook printed."""
     cells = nbformat.read(folder / "a.ipynb", 4).cells
@@ -40,8 +61,8 @@ def shown(folder: Path) -> list[str]:
 
 
 @pytest.mark.exhaustive
-def test_a_changed_record_changes_its_page_and_nothing_else_runs_a_notebook_again(tree: Path) -> None:
-    run_notebooks.main([], tree)
+def test_a_changed_record_changes_its_page_and_nothing_else_runs_a_notebook_again(tree: Path, main) -> None:
+    main([])
     first = folder_of(tree)
     assert shown(first) == ["paper recorded runs/book/a 100\n"]
     nb = nbformat.read(first / "a.ipynb", 4)
@@ -53,18 +74,18 @@ def test_a_changed_record_changes_its_page_and_nothing_else_runs_a_notebook_agai
 
     written = (first / "a.ipynb").stat().st_mtime_ns
     (tree / "book" / "page.md").write_text("Prose.", "utf8")
-    run_notebooks.main([], tree)
+    main([])
     assert (first / "a.ipynb").stat().st_mtime_ns == written
 
     (tree / "book/results/grid/a.json").write_text('{"rsum": 200}', "utf8")
     assert not is_done(tree / "notebooks/a.ipynb", folder_of(tree))
-    run_notebooks.main([], tree)
+    main([])
     assert shown(folder_of(tree)) == ["paper recorded runs/book/a 200\n"]
     assert not first.exists()
 
     source = tree / "notebooks" / "a.ipynb"
     source.write_text(source.read_text("utf8").replace("The title", "Another"), "utf8")
-    run_notebooks.main([], tree)
+    main([])
     assert runs_of(folder_of(tree))["a"]["title"] == "Another"
 
 
@@ -96,23 +117,23 @@ def test_a_failure_stops_the_build_with_cell_and_message(tree: Path) -> None:
 
 
 @pytest.mark.exhaustive
-def test_the_live_run_is_quick_and_is_repeated_when_code_changes(tree: Path) -> None:
-    run_notebooks.main(["--live", "a"], tree)
+def test_the_live_run_is_quick_and_is_repeated_when_code_changes(tree: Path, main) -> None:
+    main(["--live", "a"])
     live = tree / "book" / "live"
     assert shown(live) == ["quick train book/live/a 100\n"]
     written = (live / "a.ipynb").stat().st_mtime_ns
     (tree / "book/results/grid/a.json").write_text('{"rsum": 200}', "utf8")
-    run_notebooks.main(["--live", "a"], tree)
+    main(["--live", "a"])
     assert (live / "a.ipynb").stat().st_mtime_ns == written
     (tree / "nclib" / "x.py").write_text("x = 1", "utf8")
-    run_notebooks.main(["--live", "a"], tree)
+    main(["--live", "a"])
     assert shown(live) == ["quick train book/live/a 200\n"]
 
 
 @pytest.mark.exhaustive
 @pytest.mark.slow
 def test_on_the_papers_data_a_chapter_trains_with_their_parameters(
-    tree: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tree: Path, main, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     import grid_plan
 
@@ -122,21 +143,21 @@ def test_on_the_papers_data_a_chapter_trains_with_their_parameters(
     nbformat.write(nb, tree / "notebooks" / "b.ipynb")
     data = tree / "data"
     with pytest.raises(SystemExit, match="there is no such folder"):
-        run_notebooks.main(["--paper", str(data)], tree)
+        main(["--paper", str(data)])
     data.mkdir()
     with pytest.raises(grid_plan.GridError, match=r"f30k: .*\n +missing[\s\S]*coco: "):
         run_notebooks.on_papers_data(tree / "notebooks" / "b.ipynb", data)
     monkeypatch.setattr(grid_plan, "lacking_files", lambda name, options: f"{name}: none")
-    assert run_notebooks.main(["a", "b", "--paper", str(data)], tree) == 0
+    assert main(["a", "b", "--paper", str(data)]) == 0
     assert "b.ipynb: shows stored runs: f30k: none\ncoco: none" in capsys.readouterr().out
     done = folder_of(tree) / "b.ipynb"
     assert nbformat.read(done, 4).cells[-1].outputs[0].text == "emoji quick recorded None\n"
     monkeypatch.setattr(grid_plan, "lacking_files", lambda name, options: "" if name == "coco" else name)
-    assert run_notebooks.main(["b", "--paper", str(data)], tree) == 0
+    assert main(["b", "--paper", str(data)]) == 0
     stored = nbformat.read(done, 4)
     assert [o.text for o in stored.cells[-1].outputs] == [f"coco paper train {{'root': '{data}'}}\n"]
     assert INJECTED in stored.cells[2].metadata["tags"]  # the page shows them
-    run_notebooks.main([], tree)  # the pages of this run stay
+    main([])  # the pages of this run stay
     assert nbformat.read(done, 4).cells[-1].outputs[0].text.startswith("coco paper train")
 
 

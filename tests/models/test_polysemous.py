@@ -246,9 +246,12 @@ OWN_LOSSES = {
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("model", OWN_LOSSES)
 def test_plain_training_minimises_the_loss_of_the_models_paper(model, tmp_path):
-    given = {"dataset": "planted", "mrate": 0.0, "warmup_epochs": 0, "epochs": 3, "loss": "own"}
+    few = {"n_train": 64, "n_val": 16, "n_test": 16}
+    given = {"dataset": "planted", "data_options": few, "mrate": 0.0, "warmup_epochs": 0, "epochs": 3}
     options = {"relations_after": 10, "drop": 0.0} if model == "hrem" else {}
-    record = nclib.run("plain", model=model, **given, model_options=options, out=tmp_path, progress=False)
+    record = nclib.run(
+        "plain", model=model, loss="own", **given, model_options=options, out=tmp_path, progress=False
+    )
     first, *_, last = record.curves
     assert {key for key in last if key.startswith("loss_")} >= {f"loss_{term}" for term in OWN_LOSSES[model]}
     main = f"loss_{OWN_LOSSES[model][0]}"
