@@ -25,8 +25,8 @@ from ncbook.evidence import (
     Verdict,
     best_other,
     compare,
-    conditions_of,
     conclude,
+    conditions_of,
     line_of,
     within,
 )

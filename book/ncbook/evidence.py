@@ -174,8 +174,9 @@ def compare(
 ) -> list[list[Difference]]:
     """Return for each metric the difference of two settings where both were recorded.
 
-    ``parts`` come from :func:`conditions_of`, ``ours`` and ``theirs`` are column = value pairs of either side,
-    ``values`` metrics and ``names`` the text before the condition of each; ``share`` is a factor of ``theirs``.
+    ``parts`` come from :func:`conditions_of`; ``ours`` and ``theirs`` are column = value pairs of either
+    side, ``values`` metrics and ``names`` the text before the condition of each; ``share`` is a factor of
+    ``theirs``.
     """
     sides = [(at, select(part, **ours), select(part, **theirs)) for at, part in parts]
     found = [

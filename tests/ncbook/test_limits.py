@@ -1,15 +1,13 @@
 """How fast, and how near the limit: the page on made results, and the benchmark at small sizes."""
 
 import json
-import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
+from bench import limits as benchmark
 from ncbook.chapters import limits
 
-ROOT = Path(__file__).resolve().parents[2]
 PEAKS = {"flops": 1e11, "bytes": 1e10, "cached": 1e11, "fresh": 2e9, "exps": 5e9}
 NONE = dict.fromkeys(PEAKS, 0.0)
 
@@ -71,10 +69,10 @@ def test_the_stored_results_say_what_was_aimed_at():
 
 
 @pytest.mark.exhaustive
-def test_the_benchmark_at_small_sizes(tmp_path):
+def test_the_benchmark_at_small_sizes(tmp_path, monkeypatch):
     out = tmp_path / "limits.json"
-    command = [sys.executable, ROOT / "book" / "bench" / "limits.py", "--small", "--turns", "1", "--out", out]
-    subprocess.run(command, check=True, capture_output=True)
+    monkeypatch.setattr(sys, "argv", ["limits.py", "--small", "--turns", "1", "--out", str(out)])
+    benchmark.main()
     rows, about = limits.measured(str(out))
     assert set(about["peaks"]) == set(limits.BOUNDS)
     assert (rows["limit_ms"] < rows["ms"]).all()

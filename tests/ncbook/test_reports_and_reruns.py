@@ -46,6 +46,11 @@ def runs(folder):
     return ncbook.load_runs(folder)
 
 
+@pytest.fixture(scope="module")
+def verdicts(runs):
+    return ncbook.ledger(runs).set_index("id")["verdict"]
+
+
 def lines(sheet):
     return list(csv.DictReader(io.StringIO(sheet.file)))
 
@@ -256,7 +261,7 @@ def test_a_rerun_is_a_command_that_can_be_run(tmp_path, monkeypatch):
 
 @pytest.mark.exhaustive
 @pytest.mark.slow
-def test_command_lists_reruns_and_recomputes_claims(folder, runs, tmp_path, capsys):
+def test_command_lists_reruns_and_recomputes_claims(folder, runs, verdicts, tmp_path, capsys):
     assert cli.main(["rerun", "L2RM", "6", "--rate", "0.6", "--data", "Flickr30K", "--seeds", "2"]) == 0
     out = capsys.readouterr().out
     assert out.count("nclib run ") == 34  # SGRAF's rows are two runs each
@@ -267,8 +272,7 @@ def test_command_lists_reruns_and_recomputes_claims(folder, runs, tmp_path, caps
     out = capsys.readouterr().out
     assert f"31 claims, {len(runs)} recorded runs" in out
     written = {row["id"]: row["verdict"] for row in csv.DictReader(io.StringIO(target.read_text("utf8")))}
-    table = ncbook.ledger(runs).set_index("id")["verdict"]
-    assert written == {k: v for k, v in table.items() if k.startswith("L")}
+    assert written == {k: v for k, v in verdicts.items() if k.startswith("L")}
     assert cli.main(["rerun", "L2RM", "5"]) == 2
     assert "there are L2RM: 1, 2" in capsys.readouterr().err
 

@@ -15,6 +15,7 @@ import pytest
 import yaml
 from jupyter_client import KernelManager
 from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # papermill's imports
@@ -113,10 +114,14 @@ def kernel():
     manager.shutdown_kernel(now=True)
 
 
-def execute(kernel, name, parameters):
-    """Execute a notebook in a kernel from which the variables of the last one are gone."""
+def execute(kernel, name, parameters, store=demo.DEMO):
+    """Execute a notebook with a store of runs, in a kernel from which the last one's variables are gone."""
     nb = parameterize_notebook(papermill.iorw.load_notebook_node(str(NOTEBOOKS[name])), parameters)
-    nb.cells.insert(0, nbformat.v4.new_code_cell("%reset -f", id="begin"))
+    begin = f"""import pathlib, ncbook.demo
+ncbook.demo.stored_runs.__wrapped__.__defaults__ = (pathlib.Path({str(store)!r}),)
+ncbook.demo.stored_runs.cache_clear()
+%reset -f"""
+    nb.cells.insert(0, nbformat.v4.new_code_cell(begin, id="begin"))
     client = NotebookClient(nb, km=kernel, timeout=280)
     try:
         return client.execute()
@@ -153,7 +158,7 @@ def printed(nb):
 
 
 @pytest.mark.parametrize(("name", "other"), [*((name, {}) for name in TINY), *OTHERS])
-def test_runs(name, other, tmp_path, monkeypatch, kernel):
+def test_runs(name, other, tmp_path, kernel):
     parameters = {**TINY[name], **other}
     known = set(papermill.inspect_notebook(str(NOTEBOOKS[name])))
     if "out" in known:
@@ -176,8 +181,7 @@ def test_runs(name, other, tmp_path, monkeypatch, kernel):
         for path in (tmp_path / "runs").glob("*/record.json"):
             demo.store(nclib.Record.load(path), tmp_path / "demo" / name / path.parent.name, keep)
         given = {**parameters, "source": "recorded", "out": str(tmp_path / "none")}
-        monkeypatch.setenv("NCBOOK_DEMO", str(tmp_path / "demo"))
-        again = run(name, tmp_path / "recorded.ipynb", given)
+        again = execute(kernel, name, given, tmp_path / "demo")
         assert not (tmp_path / "none").exists()
         assert printed(again) == printed(done)
 
@@ -194,9 +198,8 @@ def test_the_store_is_declared_for_every_chapter_that_trains():
     assert size < 10e6
 
 
-def test_a_chapter_shows_stored_runs_and_trains_nothing(tmp_path):
-    given = {"source": "recorded", "out": str(tmp_path / "runs")}
-    done = run("l2rm", tmp_path / "out.ipynb", given)
+def test_a_chapter_shows_stored_runs_and_trains_nothing(tmp_path, kernel):
+    done = execute(kernel, "l2rm", {"source": "recorded", "out": str(tmp_path / "runs")})
     text = "".join(o.text for c in done.cells if c.id == "run" for o in c.outputs)
     assert text.startswith("stored run, trained in ")
     assert not (tmp_path / "runs").exists()
@@ -214,20 +217,19 @@ def test_the_store_has_what_a_chapter_would_train(name, monkeypatch):
     exec("\n".join(chosen), {})
 
 
-def test_other_parameters_than_the_stored_ones_are_refused(tmp_path):
-    with pytest.raises(papermill.PapermillExecutionError) as caught:
-        run("l2rm", tmp_path / "out.ipynb", {"source": "recorded", "rho": 0.3, "out": str(tmp_path / "runs")})
+def test_other_parameters_than_the_stored_ones_are_refused(tmp_path, kernel):
+    given = {"source": "recorded", "rho": 0.3, "out": str(tmp_path / "runs")}
+    with pytest.raises(CellExecutionError) as caught:
+        execute(kernel, "l2rm", given)
     assert "no stored run has these parameters; the nearest one has rho=0.1 (not 0.3)" in caught.value.evalue
     assert "source='train' trains with the parameters given" in caught.value.evalue
 
 
-def test_one_run_takes_methods_of_category_retrieval(tmp_path):
+def test_one_run_takes_methods_of_category_retrieval(tmp_path, kernel):
     sizes = {"n_train": 120, "n_val": 40, "n_test": 40}
     given = {"method": "uot_rcl", "dataset": "planted_category", "noise_rate": 0.4, "data_options": sizes}
-    out = str(tmp_path / "runs")
-    done = run(
-        "one_run", tmp_path / "out.ipynb", {**given, "out": out, "options": {"epochs": 3, "warmup_epochs": 1}}
-    )
+    given |= {"out": str(tmp_path / "runs"), "options": {"epochs": 3, "warmup_epochs": 1}}
+    done = execute(kernel, "one_run", given)
     (path,) = (tmp_path / "runs").rglob("record.json")
     record = json.loads(path.read_text())
     assert record["settings"]["epochs"] == 3

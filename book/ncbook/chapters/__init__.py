@@ -35,7 +35,7 @@ ONLY_PRINTED = "nothing here was measured."
 VERDICTS = {"above": "ahead", "below": "behind", "open": "undecided"}  # what an interval says
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Finished:
     """A finished run with its weights, its data and what it kept of every epoch."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -127,6 +128,7 @@ def ncr() -> Schematic:
     return Schematic.of(titles, (split, exchange(), label, margin), words)
 
 
+@functools.lru_cache(maxsize=2)
 def rectified_labels(run: Finished) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Return by name which pairs both networks of NCR call clean, and noisy, (N,), with labels, (N,)."""
     last, options = run.last, run.options
