@@ -1,7 +1,7 @@
 """Check built pages without network: ``python book/_ext/check_html.py _build/html``.
 
-Every link, file and anchor must exist, no anchor may stand twice on a page, every picture needs alternative text,
-and no page may load anything from another host.
+Every link, file and anchor must exist, no anchor may stand twice on a page, every picture needs alternative
+text, and no page may load anything from another host.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NO_TARGETS = {"#", "#!"}  # the theme's buttons
 
 
 class Page(HTMLParser):
-    """Anchors of a page and those there twice, what it links to and loads, pictures without alternative text."""
+    """Anchors of a page, those there twice, what it links to and loads, pictures without alternative text."""
 
     def __init__(self, text: str) -> None:
         super().__init__()

@@ -25,6 +25,7 @@ import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
+from multiprocessing.forkserver import ensure_running
 from typing import Any
 
 import nbformat
@@ -43,6 +44,7 @@ from executed import (
     tags,
     title_of,
 )
+from forked_kernel import ForkedKernel
 
 from nclib.common.files import write_atomically
 
@@ -101,6 +103,7 @@ def execute(
     """
     import papermill
 
+    ensure_running()  # here, before papermill goes to the folder, where other packages may lie
     known = papermill.inspect_notebook(str(source))
     given = {k: v for k, v in parameters.items() if k in known}
     folder.mkdir(parents=True, exist_ok=True)
@@ -121,6 +124,7 @@ def execute(
                 kernel_name="python3",
                 progress_bar=False,
                 extra_arguments=["--IPKernelApp.log_level=40"],
+                kernel_manager_class=ForkedKernel,
             )
         except papermill.PapermillExecutionError as error:
             text = re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(error.traceback)).strip()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from pathlib import Path
@@ -103,6 +104,19 @@ def test_code_records_store_and_versions_count_and_caches_do_not(tree: Path) -> 
     (tree / "nclib/__pycache__").mkdir()
     (tree / "nclib/__pycache__/x.pyc").write_text("1", "utf8")
     assert state(tree) == states[-1]
+
+
+def test_a_kernel_has_imported_what_chapters_need_and_ends_with_its_notebook(tree: Path, main: Any) -> None:
+    cell = "import os, sys\nprint('ncbook.chapters' in sys.modules, os.getpid(), os.getcwd())"
+    nbformat.write(notebook(cell, "1 / 0"), tree / "notebooks" / "b.ipynb")
+    with pytest.raises(RuntimeError):
+        main(["b"])
+    nb = nbformat.read(folder_of(tree) / "b.part.ipynb", 4)
+    (text,) = (out.text for c in nb.cells for out in c.get("outputs", []) if out.output_type == "stream")
+    imported, process, folder = text.split()
+    assert (imported, folder) == ("True", str(tree))
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(process), 0)
 
 
 def test_a_failure_stops_the_build_with_cell_and_message(tree: Path) -> None:

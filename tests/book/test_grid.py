@@ -248,7 +248,7 @@ def test_a_killed_worker_changes_no_number(drive, whole, tmp_path):
 @pytest.mark.grid
 @pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
 def test_a_killed_driver_changes_no_number(drive, whole, tmp_path):
-    """The driver is killed with its engine and the run lives on: the next command, for a cluster, waits for it."""
+    """The driver dies with its engine and the run lives on: the next command, for a cluster, waits for it."""
     runs = tmp_path / "runs"
     words = [write(tmp_path, LONG), "--out", tmp_path / "records", "--work", runs, "--cores", "1"]
     driver = subprocess.Popen([sys.executable, grid.__file__, *map(str, words)])
@@ -474,7 +474,7 @@ def test_data_with_categories_are_looked_at_too(tmp_path):
 def test_an_unknown_grid_is_refused(monkeypatch):
     monkeypatch.setattr(sys, "argv", [grid.__file__, "robst", "--list"])
     with pytest.raises(
-        SystemExit, match="^there is no grid 'robst'; did you mean 'robust'\\? there are: averaged"
+        SystemExit, match=r"^there is no grid 'robst'; did you mean 'robust'\? there are: averaged"
     ):
         runpy.run_path(grid.__file__, run_name="__main__")
 
