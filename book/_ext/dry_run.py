@@ -16,14 +16,14 @@ import io
 import json
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import ncbook
 import torch
-from grid_plan import GRIDS, ROOT, Planned, plan
+from grid_plan import GRIDS, ROOT, Planned, plan, told
 from matplotlib.figure import Figure
 from ncbook.layouts import LAYOUTS
 from ncbook.match import UNITS, arguments_of, measured, printed_run
@@ -32,7 +32,7 @@ from ncbook.papers import values_of
 import nclib
 from nclib.data.feature_files import LAYOUTS as FILES
 from nclib.methods.base import METHODS
-from nclib.runs import append, weights
+from nclib.runs import append
 from nclib.runs.pairs import FOLD, metrics_of
 from nclib.runs.record import MAPS, RECALLS, Record
 
@@ -165,15 +165,6 @@ def worths() -> dict[str, Worth]:
             before = found.get(run, Worth(0, False))
             found[run] = Worth(before.cells + len(rows), before.compares or not layout.options)
     return found
-
-
-def told(arguments: Mapping[str, Any]) -> str:
-    """Return the arguments that runs of one row with different seeds share, as text, without places."""
-    found = {k: v for k, v in arguments.items() if k != "seed"}
-    for part in {"data_options", "model_options"} & found.keys():
-        given = {k: v for k, v in found[part].items() if k != "root"}
-        found[part] = {k: weights.named(v) or v for k, v in given.items()}
-    return json.dumps({k: v for k, v in found.items() if v != {}}, sort_keys=True)
 
 
 def _number(value: float, row: dict[str, str], labels: bool) -> int:

@@ -31,6 +31,7 @@ from grid_plan import (
     file_of,
     lacking_data,
     plan,
+    told,
 )
 
 STAGES = (
@@ -231,11 +232,13 @@ def in_order(grids: Sequence[pathlib.Path], out: pathlib.Path, root: str) -> dic
 
     Within a stage low seeds come first, then the order of the grids and of their blocks.
     """
-    from dry_run import told, worths
-
     from nclib.runs.store import find_all
 
-    printed = worths() if any(path.stem.startswith("paper_") for path in grids) else {}
+    printed: dict[str, Any] = {}
+    if any(path.stem.startswith("paper_") for path in grids):
+        from dry_run import worths
+
+        printed = worths()
     every: dict[str, tuple[str, Plan]] = {}
     for path in grids:
         for run in plan(path, root):

@@ -15,7 +15,7 @@ import json
 import pathlib
 import re
 import sys
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -138,6 +138,15 @@ def label(run: dict[str, Any]) -> str:
         parts = value.items() if isinstance(value, dict) else [(key, value)]
         extra |= {} if key in NAMED else dict.fromkeys(weights.named(v) or f"{k}={v}" for k, v in parts)
     return re.sub(r"[^\w.=+,-]", "_", "-".join([*usual, *extra]))
+
+
+def told(arguments: Mapping[str, Any]) -> str:
+    """Return the arguments that runs of one row with different seeds share, as text, without places."""
+    found = {k: v for k, v in arguments.items() if k != "seed"}
+    for part in {"data_options", "model_options"} & found.keys():
+        given = {k: v for k, v in found[part].items() if k != "root"}
+        found[part] = {k: weights.named(v) or v for k, v in given.items()}
+    return json.dumps({k: v for k, v in found.items() if v != {}}, sort_keys=True)
 
 
 def plan(path: pathlib.Path, root: str = "") -> list[Planned]:

@@ -68,14 +68,3 @@ def test_the_plan_stands_in_an_order_of_worth(tmp_path, monkeypatch, capsys):
     assert "1. One seed of the tables that compare methods: 1 runs (hours unknown), 13 printed cells" in said
     assert "missing        ? h    6 cells  l2rm-sgr-f30k-m0.6-images-s0-preset=paper-rematch=kl" in said
     assert "No run has a price" in said
-
-
-def test_runs_without_their_data_are_left_out_and_named(tmp_path, capsys):
-    path = tmp_path / "g.yml"
-    path.write_text("- {method: plain, dataset: [f30k, coco], preset: paper, model: vse, mrate: 0.0}\n")
-    words = [str(path), "--root", str(tmp_path), "--out", str(tmp_path / "out"), "--there"]
-    assert grid.main(words) == 0
-    said = capsys.readouterr().out
-    assert said.count("1 runs left out: ") == 2
-    assert "f30k" in said
-    assert "0 of 0 runs recorded" in said

@@ -42,7 +42,7 @@ class Here(Executor):
 
     def __init__(self, *_: Any) -> None: ...
 
-    def submit(self, function: Any, /, *given: Any) -> Future[Any]:  # type: ignore[override]
+    def submit(self, function: Any, /, *given: Any) -> Future[Any]:
         future: Future[Any] = Future()
         future.set_result(function(*given))
         return future
