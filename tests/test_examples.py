@@ -24,7 +24,3 @@ def test_examples(name):
     result = doctest.testmod(importlib.import_module(name), optionflags=options)
     assert result.attempted > 0
     assert result.failed == 0
-
-
-def test_the_functions_that_a_newcomer_meets_first_have_examples():
-    assert len(MODULES) >= 30

@@ -201,11 +201,3 @@ def test_mistakes_end_in_one_line(material, capsys, more, message):
     last = capsys.readouterr().err.strip().splitlines()[-1]
     assert re.search(message, last)
     assert not (material / "report" / "report.html").exists()
-
-
-def test_help_names_the_scores(capsys):
-    with pytest.raises(SystemExit):
-        main(["audit", "--help"])
-    said = capsys.readouterr().out
-    for word in ("cosine", "--one-to-one", "--labels", "--model", "--images"):
-        assert word in said

@@ -346,25 +346,6 @@ def test_one_vector_each_needs_two_methods_only(tmp_path):
     assert record.metrics["test"]["rsum"] > 1.5 * chance
 
 
-@pytest.mark.parametrize(
-    ("model", "options", "message"),
-    [
-        ("mine", {"weight": 0}, "weight=0: must be a number, above 0"),
-        ("mine", {"kind": "cube"}, "kind='cube': must be one of 'abs', 'square'"),
-        ("mine", {"weight": "a", "kind": 1}, "weight='a': must be a number, above 0; kind=1: must be one of"),
-        ("mine", {"n_regions": 3}, "unknown parameter 'n_regions'; there are embed_dim, sim_dim"),
-        ("vse", {"embed_dim": 0}, "embed_dim=0: must be a whole number, at least 1"),
-        ("vse", {"embed_dim": "a"}, "embed_dim='a': must be a whole number"),
-    ],
-)
-def test_options_out_of_range_are_told_before_anything_is_loaded(model, options, message):
-    models.register("mine", summary="for a test")(Good)
-    with pytest.raises(ValueError, match=rf"^model_options: {message}"):
-        nclib.resolve(
-            "plain", model=model, dataset="f30k", data_options={"root": "no"}, model_options=options
-        )
-
-
 def test_an_unknown_model_is_told_to_be_imported():
     with pytest.raises(ValueError, match=r"model='mine': must be one of .*import the file that registers"):
         nclib.run("plain", model="mine", dataset="planted", progress=False)
