@@ -115,7 +115,8 @@ def test_every_method_trains_saves_and_loads_two_models(method, model, tmp_path)
 
 
 def rank_share(trainer, split):
-    """Mean share of the other images that stand above a caption's own one: 0 at best, 0.5 by chance."""
+    """Mean share of the others of 32 images that stand above a caption's own: 0 at best, 0.5 by chance."""
+    split = split.part(0, 32)
     S = torch.as_tensor(trainer.scores(split)).mean(0)
     own = S[torch.as_tensor(split.image_of), torch.arange(S.shape[1])]
     return float((own < S).float().mean())
@@ -166,7 +167,8 @@ def test_bf16_trains_and_differs(finished, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("model", models.available())
 def test_bf16_is_for_the_forward_pass_only(model, tmp_path):
-    trainer = start_of("plain", tmp_path, model=model, epochs=0, precision="bf16")
+    few = {"n_train": 16, "n_val": 8, "n_test": 8}
+    trainer = start_of("plain", tmp_path, model=model, epochs=0, precision="bf16", data_options=few)
     batch = trainer.batch(torch.arange(9))
     for logits in (False, True):
         assert trainer.similarity(batch, logits=logits).dtype == torch.float32
@@ -220,11 +222,6 @@ def test_checkpoint_of_other_settings_is_refused(tmp_path):
     other = start_of("plain", tmp_path, epochs=0, lr=0.5)
     with pytest.raises(ValueError, match="other settings or code"):
         other.fit(progress=False)
-
-
-def test_diverging_run_says_so(tmp_path):
-    with pytest.raises(RuntimeError, match=r"epoch 1, within 20 steps: loss_triplet is not finite.*lower lr"):
-        run(tmp_path, "plain", model="vse", margin=3e38, epochs=1)
 
 
 def test_noisy_pairs_load_the_image_that_the_noise_gave():
