@@ -79,7 +79,7 @@ ONE_SIZE = {
     "results_uot_rcl",
     "transport",
 }
-# Methods of families, besides the one that a page trains by itself.
+# Methods of families, besides the one that a page trains by itself with plain training beside it.
 OTHERS = [
     *(("coteaching", {"method": name}) for name in ("bicro", "mscn")),
     ("negatives", {"method": "rcl"}),
@@ -87,6 +87,7 @@ OTHERS = [
     *(("neighbours", {"method": name, "options": {"warmup_epochs": 1}}) for name in ("pcsr", "in2r")),
     *(("relations", {"method": name}) for name in ("gsc_plus", "sps")),
 ]
+OTHERS = [(name, {**given, "baseline": "none"}) for name, given in OTHERS]
 # Chapters that show the same from a store of what they trained; the build executes all others from theirs.
 SHOWN_AGAIN = {"category_baselines", "crank"}
 OF_TABLES = {"advice", "costs", "field"}
