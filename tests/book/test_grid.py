@@ -177,7 +177,7 @@ def test_runs_are_made_once_and_failures_are_named(drive, tmp_path, capfd):
     assert capfd.readouterr().out.startswith("g: 2 of 2 runs recorded in ")
 
 
-LONG = {**SMALL, "epochs": 12, "mrate": 0.2, "data_options": FEW}
+LONG = {**SMALL, "epochs": 30, "mrate": 0.2, "data_options": FEW}
 
 
 def wait_for(condition):
@@ -255,6 +255,7 @@ def test_a_killed_driver_changes_no_number(drive, whole, tmp_path):
     going.start()
     assert drive(LONG, more=["--profile", "submit"]) == 0
     going.join()
+    assert "\nrSum " in log.read_text()  # the waiting job made the record as well
     (path,) = (runs / "records" / "g").glob("*.json")
     assert numbers(path) == whole
 
