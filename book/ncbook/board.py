@@ -424,7 +424,7 @@ def _year_and_paper(label: str) -> tuple[str, str]:
 def overview_figure(
     table: pd.DataFrame, places: Sequence[tuple[str, str, str]] = PHOTOGRAPHS
 ) -> Figure | None:
-    """Draw rSum of all methods over the rates, images exchanged: one network above, two below.
+    """Draw rSum of all methods, as published, over the rates, images exchanged: one network above, two below.
 
     Parameters
     ----------
@@ -442,6 +442,7 @@ def overview_figure(
     """
     keys = ["dataset", "preset", "model"]
     part = table[(table["protocol"] == "images") & table["networks"].isin([ONE, TWO])]
+    part = part[~part["label"].str.contains(CHOSEN)]
     part = part[[place in places for place in zip(*(part[k] for k in keys), strict=True)]]
     if part.empty:
         return None
