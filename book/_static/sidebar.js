@@ -1,0 +1,18 @@
+/* Sections of the side bar that fold: that of the page is open, on the landing page all are.
+   Without this script all are open. */
+"use strict";
+
+document.addEventListener("DOMContentLoaded", () => {
+  const bar = document.querySelector("nav.bd-links");
+  const inside = bar?.querySelector("p.caption ~ ul li.current");
+  for (const caption of bar?.querySelectorAll("p.caption") ?? []) {
+    const list = caption.nextElementSibling;
+    if (list?.tagName !== "UL") continue;
+    const section = document.createElement("details");
+    const head = document.createElement("summary");
+    section.open = inside ? list.contains(inside) : true;
+    caption.replaceWith(section);
+    head.append(caption);
+    section.append(head, list);
+  }
+});
