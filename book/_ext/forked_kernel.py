@@ -1,6 +1,6 @@
 """Kernels that are forks of one process, which has imported what every chapter imports.
 
-A kernel of its own imports torch, pandas and the book's functions anew: four seconds of every notebook.
+A kernel of its own imports torch, pandas and the book's functions again: four seconds of every notebook.
 """
 
 from __future__ import annotations
