@@ -89,7 +89,7 @@ def scored(runs: Runs, *, temperatures: bool = False) -> pd.DataFrame:
 
 _COLUMNS = [
     *(*PLACE, *NOISE, "method", "label", "networks", "seed", "value", "r1_i2t", "r1_t2i", "seconds"),
-    *("test_seconds", "train_pairs", "path", NUMERICS, "remarks", "early", "noise.checksum"),
+    *("test_seconds", "train_pairs", "path", NUMERICS, "remarks", "early", "noise.checksum", "option.tau"),
 ]
 
 

@@ -30,7 +30,7 @@ from nclib.common.files import write_atomically
 from nclib.runs import LoadedRun, Record, checkpoint, epoch_arrays, experiment_of
 from nclib.runs.identity import naming
 
-DEMO = Path(os.environ.get("NCBOOK_DEMO") or Path(__file__).resolve().parents[1] / "demo")
+DEMO = Path(__file__).resolve().parents[1] / "demo"
 RECORD, ARRAYS, WEIGHTS = "record.json", "arrays.npz", "weights.safetensors"
 
 
@@ -99,9 +99,9 @@ def halved(weights: Any) -> Any:
 
 
 @functools.cache
-def stored_runs(folder: Path = DEMO) -> tuple[Record, ...]:
-    """Return the stored runs; their folders are relative to the working directory."""
-    return tuple(Record.load(os.path.relpath(path)) for path in sorted(folder.glob(f"*/*/{RECORD}")))
+def stored_runs() -> tuple[Record, ...]:
+    """Return the runs stored in :data:`DEMO`; their folders are relative to the working directory."""
+    return tuple(Record.load(os.path.relpath(path)) for path in sorted(DEMO.glob(f"*/*/{RECORD}")))
 
 
 def stored_run(method: str, **values: Any) -> Record:

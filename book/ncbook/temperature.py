@@ -13,8 +13,14 @@ WITH_SOFTMAX = {
     **{m: (m, "") for m in ("sps", "gsc_plus", "cream", "in2r", "pcsr", "crank_plus")},
 }
 """Method and loss of the rows whose softmax over the pairs of a batch has a temperature, by label."""
-PLACE = {"dataset": "f8k", "preset": "standard", "model": "bow", "protocol": "images"}
-WHERE = {**PLACE, "mrate": 0.6, "seed": 0}  # of the choice
+WHERE = {  # the choice is made
+    "dataset": "f8k",
+    "preset": "standard",
+    "model": "bow",
+    "protocol": "images",
+    "mrate": 0.6,
+    "seed": 0,
+}
 
 
 def temperatures(runs: Runs, method: str = "plain", loss: str = "gce") -> pd.DataFrame:

@@ -33,8 +33,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[nclib.Record, Path]:
 @pytest.fixture
 def stored(made: tuple[nclib.Record, Path], monkeypatch: pytest.MonkeyPatch) -> nclib.Record:
     """The stored run, as a chapter gets it."""
-    runs = stored_runs(made[1])
-    monkeypatch.setattr(demo, "stored_runs", lambda: runs)
+    monkeypatch.setattr(demo, "DEMO", made[1])
+    monkeypatch.setattr(demo, "stored_runs", stored_runs.__wrapped__)  # not those of the cache
     return trained("ncr", "recorded", progress=False, **GIVEN)
 
 

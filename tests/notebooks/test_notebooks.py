@@ -119,7 +119,7 @@ def execute(kernel, name, parameters, store=demo.DEMO):
     """Execute a notebook with a store of runs, in a kernel from which the last one's variables are gone."""
     nb = parameterize_notebook(papermill.iorw.load_notebook_node(str(NOTEBOOKS[name])), parameters)
     begin = f"""import pathlib, ncbook.demo
-ncbook.demo.stored_runs.__wrapped__.__defaults__ = (pathlib.Path({str(store)!r}),)
+ncbook.demo.DEMO = pathlib.Path({str(store)!r})
 ncbook.demo.stored_runs.cache_clear()
 %reset -f"""
     nb.cells.insert(0, nbformat.v4.new_code_cell(begin, id="begin"))

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ncbook import Runs, show
 from ncbook.averaged import PLACES, RATES
-from ncbook.board import DATA_NAMES
+from ncbook.board import ALONE, CHOSEN, DATA_NAMES, scored
 from ncbook.chapters.photographs import photograph_runs
 from ncbook.compare import mean_text
 from ncbook.notebook import means
@@ -118,21 +118,17 @@ def chosen_table(runs: Runs, dataset: str = "f8k") -> Styler | None:
     The choice is the best of :data:`TEMPERATURES`, all recorded, on the validation photographs of Flickr8K at
     rate 0.6 and seed 0. It holds for all rates, and for other data sets.
     """
-    table = select(runs.retrieval, **PLACES[dataset], networks=1)
+    table = select(scored(runs, temperatures=True), **PLACES[dataset])
+    table = table[table["networks"] != ALONE]
     rows = {}
     for label, tau in chosen(runs).items():
-        method, loss = WITH_SOFTMAX[label]
-        head = f"loss={loss}" if loss else ""
-        own = select(table, method=method)
-        published = select(own, variant=head)
-        before = f"{published['option.tau'].iloc[0]:g}" if len(published) else "–"
+        own, tuned = (table[table["label"] == name] for name in (label, label + CHOSEN))
+        before = f"{own['option.tau'].iloc[0]:g}" if len(own) else "–"
         same = before == f"{tau:g}"
-        tuned = published if same else select(own, variant=", ".join(filter(None, [head, f"tau={tau:g}"])))
-        cells: dict[tuple[str, str], str] = {("temperature", "published"): before}
-        cells["temperature", "chosen"] = f"{tau:g}"
+        cells = {("temperature", "published"): before, ("temperature", "chosen"): f"{tau:g}"}
         for rate in RATES:
-            for name, part in (("published", published), ("chosen", tuned)):
-                sums = list(part.loc[(part["mrate"] - rate).abs() < 1e-9, "rsum"])
+            for name, part in (("published", own), ("chosen", tuned)):
+                sums = list(part.loc[part["rate"] == rate, "value"])
                 text = mean_text(sums) if sums else "not run"
                 cells[f"rate {rate:g}", name] = "the same" if same and name == "chosen" else text
         rows[label] = cells
