@@ -12,7 +12,7 @@ from pandas.io.formats.style import Styler
 from torch import Tensor
 
 from ncbook import Runs, show
-from ncbook.averaged import PLACES, RATES
+from ncbook.averaged import OF, PLACES, RATES
 from ncbook.board import ALONE, CHOSEN, DATA_NAMES, scored
 from ncbook.chapters.photographs import photograph_runs
 from ncbook.compare import mean_text
@@ -144,7 +144,15 @@ def chosen_table(runs: Runs, dataset: str = "f8k") -> Styler | None:
     return show(shown, f"losses-chosen-{dataset}", caption)
 
 
-AVERAGED = {1: "", 2: ", two averaged", 4: ", four averaged"}
+NAMES = {"": "triplet", "infonce": "InfoNCE", "infonce_rce": "InfoNCE + RCE", "gce": "GCE"}
+APART = {1: "", 2: ", two averaged", 4: ", four averaged"}
+WIDTH, WORDS = "embed_dim=1024", "word_dim=1024"
+CONTROLS = {  # of GCE: more weights in one network, and smoother ones
+    f"{WIDTH}, loss=gce": "GCE, one network, output of 1,024 (256)",
+    f"loss=gce, {WORDS}": "GCE, one network, word vectors of 1,024 (300)",
+    f"{WIDTH}, loss=gce, {WORDS}": "GCE, one network, both of 1,024",
+    "ema=0.996, loss=gce": "GCE, moving average of the weights",
+}
 
 
 def averaged_table(runs: Runs, dataset: str = "f8k") -> Styler | None:
@@ -152,25 +160,23 @@ def averaged_table(runs: Runs, dataset: str = "f8k") -> Styler | None:
     table = select(runs.retrieval, **PLACES[dataset])
     if table.empty:
         return None
-    names = {("infonce", ""): "InfoNCE", ("gce", ""): "GCE", ("gce", ", tau=0.1"): "GCE, temperature 0.1"}
-    rows = {
-        name + words: select(
-            table, method="plain", variant=f"loss={loss}{f', networks={n}' if n > 1 else ''}{tau}"
-        )
-        for (loss, tau), name in names.items()
-        for n, words in AVERAGED.items()
-    }
-    rows |= {
-        f"{m}, two averaged": select(table, method=m, variant="networks=2") for m in ("rcl", "l2rm", "crank")
-    }
-    taught = ("ncr", "repair", "cream", "gsc_plus", "sps", "crank_plus")
-    rows |= {method: select(table, method=method, variant="") for method in taught}
-    cells = {
-        name: {f"{rate:g}": mean_text(list(sums)) for rate, sums in own.groupby("mrate")["rsum"]}
-        for name, own in rows.items()
-        if len(own)
-    }
-    shown = pd.DataFrame(cells).T.reindex(columns=["0", "0.4", "0.6"]).astype(object).fillna("not run")
+    of_plain = {}
+    for loss, name in NAMES.items():
+        for tau in ("", "0.1") if loss == "gce" else ("",):
+            for n, words in APART.items():
+                given = {"loss": loss, "networks": "" if n == 1 else str(n), "tau": tau}
+                variant = ", ".join(f"{k}={v}" for k, v in given.items() if v)
+                of_plain[variant] = name + (f", temperature {tau}" if tau else "") + words
+    kinds = {"plain": of_plain | CONTROLS}
+    for method in ("rcl", "l2rm", "decl", "gsc", "crcl", "crank"):
+        kinds[method] = {"": method, "networks=2": f"{method}, two averaged"}
+    rows = {}
+    for method, variants in (kinds | {method: {"": method} for method in OF}).items():
+        for variant, name in variants.items():
+            sums = select(table, method=method, variant=variant).groupby("mrate")["rsum"]
+            rows[name] = {f"{rate:g}": mean_text(list(part)) for rate, part in sums}
+    shown = pd.DataFrame({name: row for name, row in rows.items() if row}).T
+    shown = shown.reindex(columns=["0", "0.4", "0.6"]).astype(object).fillna("not run")
     name = DATA_NAMES[dataset]
     caption = f"Measured, {name}, preset standard, model bow, images exchanged: rSum by mismatch rate (seeds)"
     return show(shown, f"losses-averaged-{dataset}", caption)
