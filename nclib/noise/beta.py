@@ -245,7 +245,6 @@ class BetaMixture(Mixture):
         n, sum_x = x.size, float(x.sum())
         log_x, log_1x, x2 = np.log(x), np.log1p(-x), x * x
         sum_log, sum_log1, sum_x2 = float(log_x.sum()), float(log_1x.sum()), float(x2.sum())
-        d, e, work = np.empty(n), np.empty(n), np.empty(n)
         r = np.empty(n) if lower is None else lower
 
         def m_step() -> bool:
@@ -263,17 +262,12 @@ class BetaMixture(Mixture):
             """Write the responsibilities of component 0 and return the summed log-likelihood."""
             (a0, a1), (b0, b1) = self.a_.tolist(), self.b_.tolist()
             c0, c1 = (np.log(self.weights_) - [_log_beta(a0, b0), _log_beta(a1, b1)]).tolist()
-            np.multiply(log_x, a0 - a1, out=d)
-            np.multiply(log_1x, b0 - b1, out=work)
-            np.add(d, work, out=d)
-            np.add(d, c0 - c1, out=d)  # log ratio of the components
-            np.exp(np.negative(np.abs(d, out=e), out=e), out=e)
+            d = log_x * (a0 - a1) + log_1x * (b0 - b1) + (c0 - c1)  # log ratio of the components
+            e = np.exp(-np.abs(d))
             # log(p0 + p1) = log p1 + max(d, 0) + log(1 + exp(-|d|)); the sum of log p1 needs no pass.
-            np.add(e, 1, out=work)
             joint = n * c1 + (a1 - 1) * sum_log + (b1 - 1) * sum_log1
-            total = joint + float(np.maximum(d, 0).sum()) + _log_of_product(work)
-            np.divide(np.where(d >= 0, 1.0, e), work, out=r)
-            return total
+            r[:] = np.where(d >= 0, 1.0, e) / (e + 1)
+            return joint + float(np.maximum(d, 0).sum()) + _log_of_product(e + 1)
 
         return m_step, e_step
 

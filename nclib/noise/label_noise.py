@@ -71,8 +71,11 @@ def symmetric_labels(
     return noisy
 
 
-def asymmetric_labels(labels: Any, rate: float, *, n_classes: int, seed: Seed, mapping: Any = None) -> Index:
+def asymmetric_labels(labels: Any, rate: float, *, n_classes: int, seed: Seed) -> Index:
     """Replace a share of the labels by one fixed wrong class each.
+
+    A random half of the classes is mapped one to one onto the other half, which does not change (MRL's
+    official code).
 
     Parameters
     ----------
@@ -84,9 +87,6 @@ def asymmetric_labels(labels: Any, rate: float, *, n_classes: int, seed: Seed, m
         K.
     seed : int >= 0, or a sequence of them
         Seed of this draw.
-    mapping : array of int, (K,), optional
-        Class that each class is mistaken for. Unless given, a random half of the classes is mapped one to
-        one onto the other half, which does not change (MRL's official code).
 
     Returns
     -------
@@ -96,16 +96,13 @@ def asymmetric_labels(labels: Any, rate: float, *, n_classes: int, seed: Seed, m
     Raises
     ------
     ValueError
-        If labels, rate, number of classes, mapping or seed are out of range.
+        If labels, rate, number of classes or seed are out of range.
     """
     clean = _labels(labels, n_classes)
     rng = generator(seed)
-    if mapping is None:
-        order, half = rng.permutation(n_classes), n_classes // 2
-        target = np.arange(n_classes)
-        target[order[:half]] = order[half : 2 * half]
-    else:
-        target = vector(mapping, "mapping", "iu", size=n_classes, low=0, high=n_classes - 1)
+    order, half = rng.permutation(n_classes), n_classes // 2
+    target = np.arange(n_classes)
+    target[order[:half]] = order[half : 2 * half]
     chosen = rng.choice(clean.size, share(rate, clean.size), replace=False)
     noisy = clean.copy()
     noisy[chosen] = target[clean[chosen]]

@@ -32,24 +32,22 @@ from nclib.noise.published import PUBLISHED
 _SWAPS = 24  # rounds of random exchanges; about log2 of the number of pairs mixes them
 
 
-def _images(image_of: Index, rate: float, rng: np.random.Generator) -> tuple[Index, int]:
+def _images(image_of: Index, rate: float, rng: np.random.Generator) -> Index:
     images, position = np.unique(image_of, return_inverse=True)
     chosen = rng.choice(images.size, share(rate, images.size), replace=False)
     moved = images.copy()
     moved[chosen] = images[rng.permutation(chosen)]
-    return moved[position], int(np.isin(position, chosen).sum())
+    return moved[position]
 
 
-def _captions(
-    image_of: Index, rate: float, rng: np.random.Generator, *, all_wrong: bool = False
-) -> tuple[Index, int]:
+def _captions(image_of: Index, rate: float, rng: np.random.Generator, *, all_wrong: bool = False) -> Index:
     chosen = rng.choice(image_of.size, share(rate, image_of.size), replace=False)
     noisy = image_of.copy()
     if all_wrong:
         noisy[chosen] = _exchange(image_of[chosen], np.unique(image_of), rng)
     else:
         noisy[chosen] = image_of[rng.permutation(chosen)]
-    return noisy, chosen.size
+    return noisy
 
 
 def _exchange(rows: Index, images: Index, rng: np.random.Generator) -> Index:
@@ -77,7 +75,7 @@ def _exchange(rows: Index, images: Index, rng: np.random.Generator) -> Index:
     return drawn
 
 
-PROTOCOLS: dict[str, Callable[[Index, float, np.random.Generator], tuple[Index, int]]] = {
+PROTOCOLS: dict[str, Callable[[Index, float, np.random.Generator], Index]] = {
     "images": _images,
     "captions": _captions,
     "pairs": partial(_captions, all_wrong=True),
@@ -140,8 +138,6 @@ class Mismatch:
         Image row that each caption is paired with.
     matched : ndarray, bool, (n_captions,)
         Whether that is the image which the caption truly describes.
-    n_selected : int or None
-        Captions that the draw chose; None for a file.
     source : str
         Where it comes from, as a phrase.
 
@@ -160,7 +156,6 @@ class Mismatch:
     seed: Seed | None
     image_of: Index
     matched: NDArray[np.bool_]
-    n_selected: int | None
     source: str
     moved: int = field(init=False)
     true_rate: float = field(init=False)
@@ -188,18 +183,12 @@ class Mismatch:
         """
         check({"protocol": Rule(str, choices=tuple(PROTOCOLS))}, protocol=protocol)
         true = vector(image_of, "image_of", "iu", low=0)
-        noisy, selected = PROTOCOLS[protocol](true, rate, generator(seed))
-        source = f"drawn with seed {seed}"
-        return cls(protocol, float(rate), seed, noisy, noisy == true, selected, source)
+        noisy = PROTOCOLS[protocol](true, rate, generator(seed))
+        return cls(protocol, float(rate), seed, noisy, noisy == true, f"drawn with seed {seed}")
 
     @classmethod
     def from_file(
-        cls,
-        path: str | os.PathLike[str],
-        image_of: Any,
-        *,
-        captions_per_image: int | None = None,
-        rate: float | None = None,
+        cls, path: str | os.PathLike[str], image_of: Any, *, captions_per_image: int | None = None
     ) -> Self:
         """Read a published noise-index file (.npy, integers).
 
@@ -215,8 +204,11 @@ class Mismatch:
             Image row that each caption truly describes.
         captions_per_image : int, optional
             Checked against ``image_of`` if given.
-        rate : float, optional
-            Nominal rate, for the record. Files that papers published are recognised by checksum.
+
+        Returns
+        -------
+        Mismatch
+            With the nominal rate where the file is one that a paper published, recognised by its checksum.
 
         Raises
         ------
@@ -239,14 +231,11 @@ class Mismatch:
             )
         index = vector(read_npy(path), f"the noise index in {path.name}", "iu", low=0)
         noisy = _read(index, true, n_images, path.name)
-        if rate is not None:
-            share(rate, true.size)  # refuses what lies outside [0, 1]
         found = digest(path)[:16]
-        name, known = PUBLISHED.get(found, (None, None))
-        source = f"file {path.name}, sha256 {found}" + (f", published: {name}, rate {known}" if name else "")
+        name, rate = PUBLISHED.get(found, (None, None))
+        source = f"file {path.name}, sha256 {found}" + (f", published: {name}, rate {rate}" if name else "")
         protocol = "images" if _together(noisy, true) else "captions"
-        nominal = known if rate is None else float(rate)
-        return cls(protocol, nominal, None, noisy, noisy == true, None, source)
+        return cls(protocol, rate, None, noisy, noisy == true, source)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write ``image_of`` as a caption-level index file that :meth:`from_file` and official code read.
