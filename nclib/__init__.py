@@ -7,6 +7,8 @@
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.util import find_spec
+from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -29,19 +31,6 @@ __all__ = [
     "table",
 ]
 
-_MODULES = (
-    "auditing",
-    "data",
-    "evaluation",
-    "label_noise",
-    "losses",
-    "methods",
-    "models",
-    "noise",
-    "ot",
-    "plots",
-    "runs",
-)
 _NAMES = {
     **dict.fromkeys(
         ("Record", "check_parameters", "combine", "load", "open_run", "resolve", "run", "table"), "runs"
@@ -56,12 +45,12 @@ def __getattr__(name: str) -> Any:
     from nclib.common.extras import needed_by
 
     with needed_by(f"nclib.{name}"):
-        if name in _MODULES:
-            return import_module(f"nclib.{name}")
         if name in _NAMES:
             return getattr(import_module(f"nclib.{_NAMES[name]}"), name)
+        if not name.startswith("_") and find_spec(f"nclib.{name}"):
+            return import_module(f"nclib.{name}")
     raise AttributeError(f"module 'nclib' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_MODULES, *_NAMES})
+    return sorted({*globals(), *_NAMES, *(module.name for module in iter_modules(__path__))})

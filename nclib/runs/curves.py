@@ -1,8 +1,9 @@
 """Curves of many runs in one NumPy file, to the last bit.
 
 ``name`` and ``epochs`` list the runs and their numbers of epochs, all of which follow each other. For every
-curve ``kind.NAME`` tells what stands at each epoch (:data:`KINDS`), and ``value.NAME`` has the numbers of
-those that are numbers, ``text.NAME`` the JSON of all that is neither a number nor null, a line each.
+curve ``kind.NAME`` tells what stands at each epoch (0 nothing, 1 a float, 2 a whole number, 3 null, 4 other),
+``value.NAME`` has the numbers, and ``text.NAME`` the JSON of all that is neither a number nor null, a line
+each.
 """
 
 from __future__ import annotations
@@ -10,12 +11,12 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Collection, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import numpy as np
 
-KINDS = ("absent", "float", "whole number", "null", "other")
-ABSENT, FLOAT, WHOLE, NULL, OTHER = range(len(KINDS))
+ABSENT, FLOAT, WHOLE, NULL, OTHER = range(5)
 EXACT = 2**53  # the largest whole number up to which float64 has all of them
 
 Epochs = list[dict[str, Any]]
@@ -68,38 +69,21 @@ class Curves:
 
     def __init__(self, data: bytes) -> None:
         with np.load(io.BytesIO(data), allow_pickle=False) as file:
-            ends = np.cumsum(file["epochs"])
-            spans = zip(ends - file["epochs"], ends, strict=True)
-            self.spans = dict(zip(_texts(file["name"]), spans, strict=True))
-            self.parts = {}
+            rows: Epochs = [{} for _ in range(file["epochs"].sum())]
             for curve in (key[5:] for key in file.files if key.startswith("kind.")):
-                kinds = file[f"kind.{curve}"]
-                others = _texts(file[f"text.{curve}"]) if f"text.{curve}" in file.files else []
-                counts = (_before((kinds == FLOAT) | (kinds == WHOLE)), _before(kinds == OTHER))
-                self.parts[curve] = (kinds, file[f"value.{curve}"], others, *counts)
+                numbers = iter(file[f"value.{curve}"].tolist())
+                texts = iter(_texts(file[f"text.{curve}"]) if f"text.{curve}" in file.files else [])
+                for row, kind in zip(rows, file[f"kind.{curve}"].tolist(), strict=True):
+                    if kind == FLOAT:
+                        row[curve] = next(numbers)
+                    elif kind == WHOLE:
+                        row[curve] = int(next(numbers))
+                    elif kind:
+                        row[curve] = None if kind == NULL else json.loads(next(texts))
+            every = iter(rows)
+            names = zip(_texts(file["name"]), file["epochs"].tolist(), strict=True)
+            self.rows = {name: list(islice(every, epochs)) for name, epochs in names}
 
     def of(self, name: str, only: Collection[str] = ()) -> Epochs:
         """Return the curves of a run, or those with the names in ``only``: a mapping for each epoch."""
-        start, end = self.spans[name]
-        rows: Epochs = [{} for _ in range(end - start)]
-        for curve, (kinds, values, others, value_at, other_at) in self.parts.items():
-            if only and curve not in only:
-                continue
-            own = kinds[start:end].tolist()
-            if not any(own):
-                continue
-            numbers = iter(values[value_at[start] : value_at[end]].tolist())
-            texts = iter(others[other_at[start] : other_at[end]])
-            for row, kind in zip(rows, own, strict=True):
-                if kind == FLOAT:
-                    row[curve] = next(numbers)
-                elif kind == WHOLE:
-                    row[curve] = int(next(numbers))
-                elif kind:
-                    row[curve] = None if kind == NULL else json.loads(next(texts))
-        return rows
-
-
-def _before(there: np.ndarray) -> np.ndarray:
-    """Return how many of the places before each one are taken, and of all of them at the end."""
-    return np.concatenate([[0], np.cumsum(there)])
+        return [{k: v for k, v in row.items() if not only or k in only} for row in self.rows[name]]

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import io
 import math
 import re
-import sys
 import time
 import warnings
-import zipfile
-import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -55,15 +53,6 @@ def kept_warnings() -> Iterator[list[str]]:
     with warnings.catch_warnings():
         warnings.showwarning = keep
         yield said
-
-
-def _private_copy(tree: Any) -> Any:
-    """Copy nested dicts, lists and tensors, without graph, so that later steps do not change them."""
-    if isinstance(tree, Tensor):
-        return tree.detach().clone()
-    if isinstance(tree, Mapping):
-        return {key: _private_copy(value) for key, value in tree.items()}
-    return [_private_copy(value) for value in tree] if isinstance(tree, list) else tree
 
 
 class SavedLoop(ABC):
@@ -192,7 +181,7 @@ class SavedLoop(ABC):
             if self._may_be_tested() and result[self.criterion] > self.best[self.criterion]:
                 # Kept with the checkpoint, so that weights and the epoch they belong to are written at once.
                 best = {self.criterion: result[self.criterion], "epoch": epoch + 1}
-                self.best = {**best, "weights": _private_copy(self._weights())}
+                self.best = {**best, "weights": copy.deepcopy(self._weights())}
             row["seconds"] = round(time.perf_counter() - started, 3)
             row["cpu_seconds"] = round(time.process_time() - worked, 3)  # whatever else ran on the machine
             self.history.append(row)
@@ -211,8 +200,7 @@ class SavedLoop(ABC):
         """Return ``items`` with a bar in a terminal."""
         from tqdm import tqdm
 
-        quiet = not (progress and sys.stderr.isatty())
-        return tqdm(items, desc=f"epoch {self.epoch + 1}", leave=False, disable=quiet)
+        return tqdm(items, f"epoch {self.epoch + 1}", leave=False, disable=None if progress else True)
 
     def _add(self, totals: dict[str, Tensor], terms: Mapping[str, Tensor]) -> None:
         """Add the loss terms of a step to their sums; the device is waited for every few steps only."""
@@ -280,7 +268,7 @@ class SavedLoop(ABC):
             self.history, self.best = saved["history"], saved["best"]
             self.computed_on = saved["computed_on"]
             self.warnings += [text for text in saved["warnings"] if text not in self.warnings]
-            self._kept = _arrays_of(saved, self.folder)
+            self._kept = saved.get("arrays", {})
             self._load_state(saved)
 
     def _read(self) -> dict[str, Any]:
@@ -315,7 +303,7 @@ def epoch_arrays(folder: str | Path) -> dict[int, dict[str, np.ndarray]]:
         When a file is damaged, was changed, or is that of another epoch or run: checkpoints hold digests.
     """
     folder, result = Path(folder), dict[int, dict[str, np.ndarray]]()
-    for name, stated in _arrays_of(checkpoint.load(folder / CHECKPOINT), folder).items():
+    for name, stated in checkpoint.load(folder / CHECKPOINT).get("arrays", {}).items():
         path = folder / ARRAYS / name
         data = path.read_bytes()
         if digest(data) != stated:
@@ -323,27 +311,6 @@ def epoch_arrays(folder: str | Path) -> dict[int, dict[str, np.ndarray]]:
                 f"{path} was changed, or belongs to another epoch or run: its checkpoint states another "
                 "digest. Take the file back from where it came, or run again with another out"
             )
-        try:
-            with np.load(io.BytesIO(data), allow_pickle=False) as file:
-                result[int(path.stem)] = {array: file[array] for array in file.files}
-        except (ValueError, TypeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-            raise ValueError(f"{path} is not a file of arrays, or damaged: {error}") from error
+        with np.load(io.BytesIO(data), allow_pickle=False) as file:
+            result[int(path.stem)] = {array: file[array] for array in file.files}
     return result
-
-
-def _arrays_of(saved: Mapping[str, Any], folder: Path) -> dict[str, str]:
-    """Return the digests of the files of arrays that belong to a checkpoint, by name.
-
-    The checkpoint of an early version has none: the files are taken as they are, with a warning.
-    """
-    if "arrays" in saved:
-        return dict(saved["arrays"])
-    found = {path.name: digest(path) for path in sorted((folder / ARRAYS).glob("*.npz"))}
-    if found:
-        warnings.warn(
-            f"{folder}: the checkpoint, of an early version, has no digests of the arrays in {ARRAYS}; "
-            "whether they are those of the run is not checked",
-            UserWarning,
-            stacklevel=3,
-        )
-    return found

@@ -13,8 +13,6 @@ from typing import Any
 
 import torch
 
-FOREIGN = "unknown: git does not read a checkout of another user (git help config: safe.directory)"
-
 
 def choose_device(name: str = "auto") -> torch.device:
     """Return the device called ``auto`` (a GPU when there is one), ``cpu``, ``cuda``, ``cuda:1``, ...
@@ -135,7 +133,7 @@ def _processor() -> str:
 
 
 def _commit() -> str:
-    """Return the commit of the checkout nclib runs from, with ``+`` when files differ from it, or why not."""
+    """Return the commit of the checkout nclib runs from, with ``+`` when files differ from it."""
     here = Path(__file__).resolve().parent
 
     def git(*words: str) -> str:
@@ -147,10 +145,7 @@ def _commit() -> str:
     try:
         changed = git("status", "--porcelain", "--", ".")
         return git("rev-parse", "--short=12", "HEAD") + ("+" if changed else "")
-    except subprocess.CalledProcessError as error:
-        # The settings of a checkout can run commands, so that git asks its user to trust another user's.
-        return FOREIGN if "safe.directory" in error.stderr else "unknown"
-    except (OSError, subprocess.SubprocessError):
+    except (OSError, subprocess.SubprocessError):  # no git, or none that reads a checkout of another user
         return "unknown"
 
 

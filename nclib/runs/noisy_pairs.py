@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from nclib.common.checks import LARGEST
-from nclib.common.prefetch import ahead
+from nclib.common.prefetch import X, Y, ahead
 from nclib.data import Split
 from nclib.methods import Batch, Truth
 from nclib.noise import Mismatch
@@ -103,26 +104,20 @@ class NoisyPairs:
 
     def batch(self, index: Tensor, device: torch.device) -> Batch:
         """Load the pairs at ``index``, int64 (B,), onto ``device``; pair i is caption i with its image."""
-        return _on(device, self._load(index, device))
-
-    def batches(self, order: Tensor, size: int, least: int, device: torch.device) -> Batches:
-        """Return the pairs at ``order`` as :class:`Batches` on ``device``, read ahead where that pays."""
-        return Batches(
-            lambda index: self._load(index, device),
-            order,
-            size,
-            least,
-            place=lambda batch: _on(device, batch),
-            n_ahead=self.n_ahead(device),
-        )
+        return on_device(device, self.load(device, index))
 
     def n_ahead(self, device: torch.device) -> int:
         """Return how many batches a thread loads ahead; 0 where images lie in the memory of ``device``."""
         in_place = self.pictures is not None or (device.type == "cpu" and not self.split.on_disk)
         return 0 if in_place else AHEAD
 
-    def _load(self, index: Tensor, device: torch.device) -> Batch:
-        """Load pairs: images where they lie, captions on the host; in any thread, which needs no device."""
+    def in_order(self, load: Callable[[X], Y], items: Iterable[X], device: torch.device) -> Iterator[Y]:
+        """Yield ``load(item)`` in order; where that pays, a thread loads before it is asked."""
+        n = self.n_ahead(device)
+        return ahead(load, items, n) if n else map(load, items)
+
+    def load(self, device: torch.device, index: Tensor) -> Batch:
+        """Load pairs for a device: images where they lie, captions on the host; in any thread."""
         rows, captions = self.image_of[index], self.split.captions.batch(index.numpy())
         if self.pictures is not None:
             return Batch(index, self.pictures.features(rows), captions)
@@ -137,44 +132,32 @@ class NoisyPairs:
         return torch.from_numpy(self.split.relevance(rows, caption_pair.numpy()))
 
 
-def _on(device: torch.device, batch: Batch) -> Batch:
+def on_device(device: torch.device, batch: Batch) -> Batch:
+    """Return a loaded batch on a device."""
     return Batch(batch.index, batch.images.to(device, non_blocking=True), batch.captions.to(device))
 
 
 class Batches:
-    """Batches of pairs in a given order, with a length.
+    """Batches of pairs on a device in a given order, with a length; read ahead where that pays.
 
     Parameters
     ----------
-    load : callable
-        Makes a batch from positions.
+    pairs : NoisyPairs
     order : Tensor, int64, (N,)
     size, least : int
         Pairs in a batch; a last one with fewer than ``least`` is left out.
-    place : callable, optional
-        Finishes a batch in the thread that asks for it.
-    n_ahead : int
-        Batches that a background thread loads ahead; 0 loads each when it is asked for.
+    device : torch.device
     """
 
-    def __init__(
-        self,
-        load: Callable[[Tensor], Batch],
-        order: Tensor,
-        size: int,
-        least: int,
-        *,
-        place: Callable[[Batch], Batch] | None = None,
-        n_ahead: int = 0,
-    ) -> None:
+    def __init__(self, pairs: NoisyPairs, order: Tensor, size: int, least: int, device: torch.device) -> None:
         n, rest = len(order), len(order) % size
         last = n - rest if rest < least else n
-        self.load, self.chunks = load, list(order[:last].split(size)) if last else []
-        self.place, self.n_ahead = place, n_ahead
+        self.pairs, self.device = pairs, device
+        self.chunks = list(order[:last].split(size)) if last else []
 
     def __len__(self) -> int:
         return len(self.chunks)
 
     def __iter__(self) -> Iterator[Batch]:
-        loaded = ahead(self.load, self.chunks, self.n_ahead) if self.n_ahead else map(self.load, self.chunks)
-        return loaded if self.place is None else map(self.place, loaded)
+        loaded = self.pairs.in_order(partial(self.pairs.load, self.device), self.chunks, self.device)
+        return map(partial(on_device, self.device), loaded)

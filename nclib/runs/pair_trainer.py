@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from nclib.common.method import check_pair_values, check_plain, loss_terms
 from nclib.common.precision import arithmetic, check_precision
-from nclib.common.prefetch import X, Y, ahead
+from nclib.common.prefetch import X, Y
 from nclib.data.dataset import Split
 from nclib.evaluation import recall
 from nclib.methods import Batch, Method
@@ -124,12 +124,11 @@ class PairTrainer(SavedLoop):
 
         A last batch with fewer than ``least`` pairs is left out.
         """
-        return self.pairs.batches(index, size or self.batch_size, least, self.device)
+        return Batches(self.pairs, index, size or self.batch_size, least, self.device)
 
     def ahead(self, load: Callable[[X], Y], items: Iterable[X]) -> Iterator[Y]:
         """Yield ``load(item)`` in order; where that pays, a thread loads before it is asked."""
-        n = self.pairs.n_ahead(self.device)
-        return ahead(load, items, n) if n else map(load, items)
+        return self.pairs.in_order(load, items, self.device)
 
     @property
     def training_epoch(self) -> int:
@@ -288,23 +287,14 @@ class PairTrainer(SavedLoop):
         nn.utils.clip_grad_norm_(network.parameters(), self.schedule.grad_clip)
         optimizer.step()
 
-    def scores(self, split: Split, *, progress: bool = False) -> Tensor:
+    def scores(self, split: Split) -> Tensor:
         """Return the similarities of a split by each network, (n, n_images, n_captions), on the host."""
-        parts = [
-            similarity_matrix(
-                network,
-                split,
-                device=self.device,
-                progress=progress,
-                precision=self.schedule.precision,
-            )
-            for network in self.networks
-        ]
-        return torch.stack(parts)
+        how: dict[str, Any] = {"device": self.device, "precision": self.schedule.precision}
+        return torch.stack([similarity_matrix(network, split, **how) for network in self.networks])
 
-    def score(self, split: Split, *, progress: bool = False) -> Tensor:
+    def score(self, split: Split) -> Tensor:
         """Return the mean of :meth:`scores` over the networks, float32 (n_images, n_captions)."""
-        return self.scores(split, progress=progress).mean(0)
+        return self.scores(split).mean(0)
 
     def given_similarity(self) -> Tensor:
         """Return the similarity of every training pair, float32 (n_pairs,), the mean over the networks."""

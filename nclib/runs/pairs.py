@@ -27,9 +27,9 @@ from nclib.runs.options import LARGEST_SEED, PairOptions, PairSchedule, Settings
 from nclib.runs.pair_trainer import PairTrainer
 from nclib.runs.presets import pair_preset
 
+SIZES = ("feature_dim", "vocab_size", "n_regions")  # options of models that the data decide
 NEXT = 1000  # between the seeds of networks that are trained apart
 FOLD = 1000  # images of a block of the test set that is evaluated apart
-SIZES_OF_THE_DATA = ("feature_dim", "vocab_size", "n_regions")
 
 PairSettings = Settings[PairOptions, PairSchedule]
 LoadedPairs = LoadedRun[PairTrainer, Dataset, Mismatch]
@@ -54,7 +54,7 @@ class PairExperiment(Experiment[PairTrainer, Dataset, Mismatch]):
         """Check the options of data and model, and the number of epochs."""
         super().check_settings(settings)
         model, given = settings.run.model, settings.model_options or {}
-        allowed = {k: v for k, v in rules(models.options(model)).items() if k not in SIZES_OF_THE_DATA}
+        allowed = {k: v for k, v in rules(models.options(model)).items() if k not in SIZES}
         refuse(problems(given, allowed), "model_options")
         if settings.schedule.epochs + settings.schedule.warmup_epochs == 0 and not given.get("clip_folder"):
             raise ValueError(
@@ -184,16 +184,15 @@ def build_networks(settings: PairSettings, dataset: Dataset, n: int, restart: in
     networks = []
     for i in range(restart * n, (restart + 1) * n):
         torch.manual_seed(settings.run.seed * 1000 + i)
-        networks.append(
-            models.build(
-                settings.run.model,
-                feature_dim=dataset.feature_dim,
-                vocab_size=dataset.vocabulary.size,
-                n_regions=dataset.n_regions,
-                **(settings.model_options or {}),
-            )
-        )
+        options = {**sizes_of(dataset), **(settings.model_options or {})}
+        networks.append(models.build(settings.run.model, **options))
     return networks
+
+
+def sizes_of(dataset: Dataset) -> dict[str, int]:
+    """Return the sizes of the data that a model is built with."""
+    sizes = (dataset.feature_dim, dataset.vocabulary.size, dataset.n_regions)
+    return dict(zip(SIZES, sizes, strict=True))
 
 
 def metrics_of(parts: Tensor, split: Split, fold: int = FOLD) -> dict[str, dict[str, float]]:

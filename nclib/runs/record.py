@@ -207,14 +207,11 @@ def content_of(path: str | Path) -> dict[str, Any]:
         raise kind(f"{path} is not a record: it lacks {' or '.join(MARKS)}")
     if content["schema"] != SCHEMA:
         raise ValueError(f"{path} is not a record: schema {content['schema']}, this version reads {SCHEMA}")
-    stated = content.pop(SUM, None)
-    if stated is None:
+    if content.pop(SUM, None) != own_sum(content):
         raise ValueError(
-            f"{path} has no digest, as records of early versions had none: it may have been changed. "
-            "nclib.run with its settings makes it again, from its checkpoint where that lies beside it"
+            f"{path} was changed, or has no digest: its content does not match. nclib.run with its settings "
+            "makes it again, from its checkpoint where that lies beside it"
         )
-    if stated != own_sum(content):
-        raise ValueError(f"{path} was changed: its content does not match its digest")
     check_form(content, path)
     return content
 

@@ -27,7 +27,7 @@ from nclib.runs import checkpoint
 from nclib.runs.digests import LIST, check_folder, digests, note_digests
 from nclib.runs.loop import epoch_arrays
 from nclib.runs.machine import choose_device
-from nclib.runs.pairs import PairExperiment
+from nclib.runs.pairs import PairExperiment, sizes_of
 from nclib.runs.record import Record
 
 if TYPE_CHECKING:
@@ -42,12 +42,6 @@ WEIGHTS, SETTINGS, WORDS, CARD, PAIRS = FILES = (
     "pairs.csv",
 )
 SHOWN = 10  # unknown words that a warning names
-KINDS: dict[str, Any] = {  # of the settings of a saved model
-    **dict.fromkeys(("method", "model", "nclib"), str),
-    **dict.fromkeys(("method_options", "sizes", "facts"), dict),
-    "model_options": (dict, type(None)),
-    "treebank": bool,
-}
 
 
 @dataclass
@@ -237,27 +231,21 @@ def _from_run(record: Record, device: str) -> TrainedModel:
     facts |= {name: round(value, 1) for name, value in record.metrics["test"].items() if name[-3:-1] == "_r"}
     settings = {
         **{name: record.settings[name] for name in named},
-        "sizes": {
-            "feature_dim": data.feature_dim,
-            "vocab_size": data.vocabulary.size,
-            "n_regions": data.n_regions,
-        },
+        "sizes": sizes_of(data),
         # One of the two ways in which the data sets here cut captions.
         "treebank": len(data.vocabulary.encode("a,b")) > len(data.vocabulary.encode("a")),
         "nclib": __version__,
         "facts": {**facts, "run": record.name},
     }
-    found = [p for run in runs for p in _probabilities(run.folder)]
     matched = None
-    if found:
-        p = np.mean(found, axis=0)
-        of, captions = loaded.noise.image_of, data.train.captions
-        texts = [captions.text(i) for i in range(len(of))]
-        names = data.train.details.get("pictures")
-        picture = {} if names is None else {"picture": [names[row] for row in of]}
+    if found := [p for run in runs for p in _probabilities(run.folder)]:
+        of, names = loaded.noise.image_of, data.train.details.get("pictures")
         matched = pd.DataFrame(
-            {"caption": np.arange(len(of)), "image": of, "p_clean": p, **picture, "text": texts}
+            {"caption": np.arange(len(of)), "image": of, "p_clean": np.mean(found, axis=0)}
         )
+        if names is not None:
+            matched["picture"] = [names[row] for row in of]
+        matched["text"] = [data.train.captions.text(i) for i in range(len(of))]
     test = data.test
     told = [test.captions.text(row * test.captions_per_image) for row in range(test.n_images)]
     return TrainedModel(
@@ -281,18 +269,10 @@ def _probabilities(folder: str) -> list[Array]:
 def _from_folder(folder: Path, device: str) -> TrainedModel:
     import pandas as pd
 
-    if not (folder / LIST).is_file():
-        raise ValueError(
-            f"{folder} has no {LIST}, the digests of its files, as models that early versions saved: a file "
-            "may have been changed. Save the model again from its run; where you trust the files, make the "
-            f"list in their folder: sha256sum *.* > {LIST}"
-        )
     check_folder(folder, FILES)
     at = choose_device(device)
     try:
         settings = json.loads((folder / SETTINGS).read_text("utf8"))
-        if wrong := [name for name, kind in KINDS.items() if not isinstance(settings.get(name), kind)]:
-            raise TypeError(f"{SETTINGS} lacks {', '.join(wrong)}, or has them in another type")
         chosen: Any = make(METHODS.options(settings["method"]), settings["method_options"])
         method = METHODS[settings["method"]].factory(chosen)
         weights = checkpoint.load(folder / WEIGHTS)["networks"]

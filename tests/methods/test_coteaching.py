@@ -13,7 +13,6 @@ from nclib.methods import Steps, Truth
 from nclib.methods.coteaching import CoTeaching, Division, divide, mean_report, min_max, threshold_division
 from nclib.noise import GaussianMixture1d
 from nclib.runs import epoch_arrays
-from nclib.runs.noisy_pairs import Batches
 
 LOSSES = torch.tensor([0.11, 0.13, 0.16, 0.18, 0.22, 0.25, 0.31, 0.62, 0.71, 0.78, 0.90, 0.97])
 
@@ -36,7 +35,8 @@ class Loop:
         self.purposes.append(purpose)
         g = torch.Generator().manual_seed(len(self.purposes))
         order = subset[torch.randperm(len(subset), generator=g)]
-        return Batches(lambda index: index, order, self.batch_size, self.batch_size if drop_last else 2)
+        least = self.batch_size if drop_last else 2
+        return [chunk for chunk in order.split(self.batch_size) if len(chunk) >= least]
 
 
 class Method(CoTeaching):

@@ -3,7 +3,6 @@
 import math
 import re
 
-import numpy as np
 import pytest
 import torch
 
@@ -56,9 +55,8 @@ def test_the_file_is_plain_safetensors(tmp_path):
 def test_damaged_file_is_named(tmp_path, content):
     path = tmp_path / "bad.safetensors"
     path.write_bytes(content)
-    with pytest.raises(ValueError, match=r"bad\.safetensors is not a readable checkpoint") as caught:
+    with pytest.raises(ValueError, match=r"bad\.safetensors is not a readable checkpoint"):
         checkpoint.load(path)
-    assert "first epoch" not in str(caught.value)  # it may be a saved model, or be set aside by itself
 
 
 def test_digest_tells_bits_apart():
@@ -101,9 +99,9 @@ class Counted(SavedLoop):
         return ""
 
 
-def kept(folder, seed, epochs=2):
-    """Make or continue a run; return its files of arrays."""
-    Counted(folder, seed, epochs).fit(progress=False)
+def kept(folder, seed):
+    """Make a run of two epochs; return its files of arrays."""
+    Counted(folder, seed, 2).fit(progress=False)
     return sorted((folder / "epochs").iterdir())
 
 
@@ -135,29 +133,3 @@ def test_arrays_of_epochs_are_bound_to_their_checkpoint(tmp_path):
     (tmp_path / "a" / "checkpoint.safetensors").unlink()
     with pytest.raises(FileNotFoundError, match="checkpoint"):
         epoch_arrays(tmp_path / "a")
-
-
-def test_arrays_beside_a_checkpoint_of_an_early_version_are_read_with_a_warning(tmp_path):
-    first, _ = kept(tmp_path, 1)
-    path = tmp_path / "checkpoint.safetensors"
-    saved = checkpoint.load(path)
-    checkpoint.save(path, {k: v for k, v in saved.items() if k != "arrays"})
-    with pytest.warns(UserWarning, match="has no digests of the arrays in epochs"):
-        assert list(epoch_arrays(tmp_path)) == [1, 2]
-    with pytest.warns(UserWarning, match="has no digests"):
-        kept(tmp_path, 1, epochs=3)  # goes on, and binds them
-    assert list(epoch_arrays(tmp_path)) == [1, 2, 3]
-    checkpoint.save(path, {k: v for k, v in saved.items() if k != "arrays"})
-    for content in (b"junk", first.read_bytes()[:-20]):
-        first.write_bytes(content)
-        with (
-            pytest.warns(UserWarning, match="has no digests"),
-            pytest.raises(ValueError, match=r"001\.npz is not a file of arrays, or damaged"),
-        ):
-            epoch_arrays(tmp_path)
-    np.savez(first, a=np.array([{}], object))
-    with (
-        pytest.warns(UserWarning, match="has no digests"),
-        pytest.raises(ValueError, match="allow_pickle=False"),
-    ):
-        epoch_arrays(tmp_path)

@@ -2,13 +2,11 @@
 
 import json
 import math
-import subprocess
 
 import pytest
-import torch
 
-from nclib.runs import machine, table
 from nclib.runs import record as records
+from nclib.runs import table
 
 
 def make(name="r", mrate=0.6, rsum=300.0, seed=0, method="l2rm"):
@@ -50,8 +48,8 @@ def test_round_trip(tmp_path):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda c: c.pop("sha256"), "has no digest, .* nclib.run with its settings makes it again"),
-        (lambda c: c["metrics"]["test"].update(rsum=300.001), "was changed: its content does not match"),
+        (lambda c: c.pop("sha256"), "has no digest: .* nclib.run with its settings makes it again"),
+        (lambda c: c["metrics"]["test"].update(rsum=300.001), "was changed"),
         (lambda c: c["settings"].update(seed=1), "was changed"),
         (lambda c: c.update(sha256="0" * 16), "was changed"),
         (lambda c: c.update(schema=99), "schema 99, this version reads 1"),
@@ -93,18 +91,6 @@ def test_parts_that_are_missing_unknown_or_of_a_wrong_type_are_named(tmp_path, c
         records.Record.load(tmp_path / "bad.json")
     with pytest.warns(UserWarning, match=f"{said}; it is left out"):
         assert table(tmp_path).empty
-
-
-def test_the_commit_of_a_checkout_of_another_user_says_why(monkeypatch):
-    """As git says it; two users at once are not at hand."""
-
-    def refused(*_, **__):
-        said = "fatal: detected dubious ownership\n\tgit config --global --add safe.directory /x"
-        raise subprocess.CalledProcessError(128, "git", stderr=said)
-
-    monkeypatch.setattr(subprocess, "run", refused)
-    said = machine.environment(torch.device("cpu"))["commit"]
-    assert said == "unknown: git does not read a checkout of another user (git help config: safe.directory)"
 
 
 def test_a_file_beside_a_record_supplies_places_and_nothing_else(tmp_path):

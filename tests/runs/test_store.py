@@ -104,7 +104,7 @@ def test_files_of_single_runs_are_collected_with_their_digests(table, tmp_path):
     assert stated in table.read_text().splitlines()[3]
     assert load_record(table / "c") == record
     path.write_text(path.read_text().replace("300.0", "301.0"))
-    with pytest.raises(ValueError, match=r"c\.json was changed: its content does not match its digest"):
+    with pytest.raises(ValueError, match=r"c\.json was changed"):
         append(table, tmp_path / "single")
 
 

@@ -74,13 +74,8 @@ def test_a_saved_folder_stands_alone(record, tmp_path):
         again.search("concept1a")
 
 
-def test_what_is_no_model_is_said(record, tmp_path):
+def test_what_is_no_model_is_said(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"neither settings\.json"):
-        nclib.load(tmp_path)
-    (tmp_path / "settings.json").write_text("{}")
-    with pytest.raises(
-        ValueError, match=r"has no SHA256SUMS.*Save the model again.*sha256sum \*\.\* > SHA256SUMS"
-    ):
         nclib.load(tmp_path)
 
 
@@ -123,14 +118,13 @@ def test_a_saved_model_is_bound_together(saved, record, tmp_path, name):
 
 
 def relist(folder):
-    """Write the list of digests as the message about a folder without one says."""
+    """Write the list of digests anew."""
     subprocess.run("sha256sum *.* > SHA256SUMS", shell=True, cwd=folder, check=True)
 
 
 @pytest.mark.parametrize(
     ("part", "said"),
     [
-        ({"treebank": "no"}, "settings.json lacks treebank, or has them in another type"),
         ({"method_options": {"threshold": "0.5"}}, "threshold='0.5': must be a number"),
         ({"sizes": {"feature_dim": 3, "vocab_size": 30, "n_regions": 12}}, "(?s:.)*size mismatch"),
         ({"model": "nothing"}, "unknown model 'nothing'"),
@@ -142,14 +136,6 @@ def test_settings_of_a_saved_model_are_checked(saved, part, said):
     relist(saved)
     with pytest.raises(ValueError, match=f"model is not a saved model that can be loaded here: .*{said}"):
         nclib.load(saved)
-
-
-def test_damaged_weights_are_not_called_a_run(saved):
-    (saved / "model.safetensors").write_bytes(b"junk")
-    relist(saved)
-    with pytest.raises(ValueError, match=r"model\.safetensors is not a readable checkpoint") as caught:
-        nclib.load(saved)
-    assert "first epoch" not in str(caught.value)
 
 
 def test_a_model_saved_over_another_leaves_nothing_of_it(saved, record):
