@@ -7,12 +7,13 @@ grids name them; the digest of the content, and not the place, names a run.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from nclib.common.npy import npy_header
+from nclib.runs.words import flattened
 
 PLACE = "weights"
 """Folder below that of the papers' data."""
@@ -26,44 +27,69 @@ class Weights:
     ----------
     publisher : str
         What the publisher calls them.
-    config : mapping of str to value
-        What their ``config.json`` says, ``group.name`` inside a group; empty for a file of torchvision's.
-    sizes : mapping of str to value
-        What the shapes of a file of torchvision's say; see :func:`nclib.models.residual.shape_of`.
-    reads : bool
-        Whether a tokeniser must lie beside them.
-    shape : tuple of int
-        Of a ``.npy`` file, which is not a folder.
+    facts : callable
+        Reads what is known of them from their folder or file; raises OSError or ValueError.
+    wanted : mapping of str to value
+        These facts of the published ones.
+    files : sequence of tuples of str
+        Of each one must be in the folder; empty for a file.
     """
 
     publisher: str
-    config: Mapping[str, Any] = field(default_factory=dict)
-    sizes: Mapping[str, Any] = field(default_factory=dict)
-    reads: bool = False
-    shape: tuple[int, ...] = ()
+    facts: Callable[[Path], Mapping[str, Any]]
+    wanted: Mapping[str, Any]
+    files: Sequence[tuple[str, ...]] = ()
 
 
+def _config(folder: Path) -> dict[str, Any]:
+    return flattened(json.loads((folder / "config.json").read_text("utf8")))
+
+
+def _shapes(folder: Path) -> dict[str, Any]:
+    from nclib.models import residual
+
+    file = residual.file_in(str(folder))
+    if file is None:
+        raise ValueError("must hold one .pth file")
+    return residual.shape_of(residual.read(file, folder.name))
+
+
+def _size(file: Path) -> dict[str, Any]:
+    return {"shape": npy_header(file)[0]}
+
+
+READER = (
+    ("config.json",),
+    ("tokenizer.json", "vocab.txt", "vocab.json"),
+    ("model.safetensors", "pytorch_model.bin"),
+)
 WEIGHTS = {
     "bert-base-uncased": Weights(
         "google-bert/bert-base-uncased",
+        _config,
         {"model_type": "bert", "hidden_size": 768, "num_hidden_layers": 12, "vocab_size": 30522},
-        reads=True,
+        READER,
     ),
     "clip-vit-base-patch32": Weights(
         "openai/clip-vit-base-patch32",
+        _config,
         {"model_type": "clip", "projection_dim": 512, "vision_config.patch_size": 32},
-        reads=True,
+        READER,
     ),
     "resnet-152": Weights(
         "torchvision's resnet152-394f9c45.pth",
-        sizes={"blocks": (3, 8, 36, 3), "groups": 1, "inner": 64, "out": 256},
+        _shapes,
+        {"blocks": (3, 8, 36, 3), "groups": 1, "inner": 64, "out": 256},
+        [("*.pth",)],
     ),
     "resnext101_32x8d_wsl": Weights(
         "facebookresearch/WSL-Images, ig_resnext101_32x8-c38310e5.pth",
-        sizes={"blocks": (3, 4, 23, 3), "groups": 32, "inner": 256, "out": 256},
+        _shapes,
+        {"blocks": (3, 4, 23, 3), "groups": 32, "inner": 256, "out": 256},
+        [("*.pth",)],
     ),
-    "glove_f30k.npy": Weights("GloVe, by tools/data_convert.py vectors f30k", shape=(8481, 300)),
-    "glove_coco.npy": Weights("GloVe, by tools/data_convert.py vectors coco", shape=(11353, 300)),
+    "glove_f30k.npy": Weights("GloVe, by tools/data_convert.py vectors f30k", _size, {"shape": (8481, 300)}),
+    "glove_coco.npy": Weights("GloVe, by tools/data_convert.py vectors coco", _size, {"shape": (11353, 300)}),
 }
 """By the name of their folder or file."""
 
@@ -87,47 +113,14 @@ def problem(folder: Path) -> str:
     The configuration, or the shapes in the file, are looked at; runs read the weights themselves.
     """
     known = WEIGHTS[folder.name]
-    if not (folder.is_file() if known.shape else folder.is_dir()):
+    if not (folder.is_dir() if known.files else folder.is_file()):
         return f"missing: {known.publisher} (nothing is downloaded here)"
-    if known.shape:
-        try:
-            shape = npy_header(folder)[0]
-        except OSError as error:
-            return str(error)
-        return (
-            "" if shape == known.shape else f"has the shape {shape}, must be {known.shape}: {known.publisher}"
-        )
-    if known.sizes:
-        return _other_shapes(folder, known)
-    files = ["config.json", *(["tokenizer.json or vocabulary"] if known.reads else [])]
-    beside = [folder / name for name in ("tokenizer.json", "vocab.txt", "vocab.json")]
+    for names in known.files:
+        if not any(path.is_file() for name in names for path in folder.glob(name)):
+            return f"lacks {' or '.join(names)}, which {known.publisher} has"
     try:
-        found = json.loads((folder / "config.json").read_text("utf8"))
-        if known.reads and not any(path.is_file() for path in beside):
-            return f"lacks {files[1]}, which {known.publisher} has"
-        if not any((folder / name).is_file() for name in ("model.safetensors", "pytorch_model.bin")):
-            return f"lacks model.safetensors, which {known.publisher} has"
-    except OSError:
-        return f"lacks config.json, which {known.publisher} has"
-    except ValueError:
-        return "config.json is damaged; get it again"
-    for name, wanted in known.config.items():
-        group, _, own = name.rpartition(".")
-        value = (found.get(group) or {} if group else found).get(own, wanted)
-        if value != wanted:
-            return f"config.json: {name} is {value!r}, {known.publisher} has {wanted!r}"
-    return ""
-
-
-def _other_shapes(folder: Path, known: Weights) -> str:
-    from nclib.models import residual
-
-    file = residual.file_in(str(folder))
-    if file is None:
-        return f"must hold one .pth file, {known.publisher}"
-    try:
-        sizes = residual.shape_of(residual.read(file, folder.name))
-    except ValueError as error:
-        return str(error)
-    other = [f"{k} {sizes[k]}" for k, wanted in known.sizes.items() if sizes[k] != wanted]
-    return f"{file.name} is another network ({', '.join(other)}) than {known.publisher}" if other else ""
+        found = known.facts(folder)
+    except (OSError, ValueError) as error:
+        return f"cannot be read, get it again: {error}"
+    wrong = (f"{k} is {found[k]!r}, not {v!r}" for k, v in known.wanted.items() if found.get(k, v) != v)
+    return next((f"is not {known.publisher}: {one}" for one in wrong), "")
