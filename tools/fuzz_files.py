@@ -154,7 +154,7 @@ class Kept:
 
 
 KEPT = {
-    "records": Kept(lambda at: fact([r.content() for _, r in store.read(at)]), _table),
+    "records": Kept(lambda at: fact([one.record().content() for one in store.stored(at)]), _table),
     "run": Kept(_read_run, _pairs),
     "saved model": Kept(lambda at: fact(_model(at)), _saved),
     "noise": Kept(_read_noise, _noise),

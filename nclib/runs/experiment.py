@@ -10,7 +10,7 @@ import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar, Unpack
 
@@ -244,30 +244,17 @@ class Experiment(ABC, Generic[T, D, N]):
         ValueError
             Naming each parameter that is unknown, and each value that is not allowed.
         """
-        own = {"method", "method_options", "noise_sha256", "files_sha256", *self.mappings}
-        own |= self.file_noise.keys() if flat.get("noise_file") else set()
-        plain = {k: v for k, v in flat.items() if k not in own}
-        found = problems(plain, rules(self.options) | rules(self.schedule))
-        options = rules(self.methods.options(self.method))
-        found += (
-            problems(flat["method_options"], options)
-            if "method_options" in flat
-            else ["method_options is missing"]
-        )
+        whole = ("noise_sha256", "files_sha256", *self.mappings)
+        from_file = self.file_noise.keys() if flat.get("noise_file") else ()
+        plain = {k: v for k, v in flat.items() if k not in ("method", "method_options", *whole, *from_file)}
+        options, own = self.methods.options(self.method), flat.get("method_options", {})
+        found = problems(plain, rules(self.options) | rules(self.schedule)) + problems(own, rules(options))
         refuse(found, "settings of the record")
-
-        def part(cls: type, values: Mapping[str, Any]) -> Any:
-            return cls(**{f.name: values[f.name] for f in fields(cls) if f.name in values})
-
-        return Settings(
-            method=self.method,
-            run=part(self.options, flat),
-            schedule=part(self.schedule, flat),
-            method_options=part(self.methods.options(self.method), flat["method_options"]),
-            noise_sha256=flat.get("noise_sha256", ""),
-            files_sha256=flat.get("files_sha256", {}),
-            **{name: flat.get(name, {}) for name in self.mappings},
+        run, schedule = (
+            {k: flat[k] for k in rules(cls) if k in flat} for cls in (self.options, self.schedule)
         )
+        parts = {"data_options": {}, **{k: flat[k] for k in whole if k in flat}}
+        return Settings(self.method, self.options(**run), self.schedule(**schedule), options(**own), **parts)
 
     # -- from settings to a record ----------------------------------------------------------------------
 

@@ -14,7 +14,6 @@ the newest number: what did not move keeps its names and its finished runs.
 from __future__ import annotations
 
 import functools
-import os
 import sys
 import sysconfig
 import types
@@ -115,37 +114,35 @@ def former(method: str = "") -> dict[str, Any]:
     return {place.rpartition(".")[2]: v for place, v in ADDED.items() if place.rpartition(".")[0] == method}
 
 
+def placed(settings: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    """Return the options that may be places of files, by the mapping in which they stand."""
+    files = {part: tuple(found) for part, found in settings.get("files_sha256", {}).items()}
+    return {**files, "data_options": (*DATA, *files.get("data_options", ()))}
+
+
 def places(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that are places on one machine: of data, of noise, of weights and other files.
+    """Return the settings that are places on one machine, as absolute paths: of data, noise, and other files.
 
     Names of networks in the hub's cache are none.
     """
-    files = {part: tuple(found) for part, found in settings.get("files_sha256", {}).items()}
-    files["data_options"] = (*DATA, *files.get("data_options", ()))
-    found = {}
-    for part, names in files.items():
-        options = settings.get(part) or {}
-        if here := {name: options[name] for name in names if _is_place(options.get(name))}:
-            found[part] = here
-    return {**found, **({"noise_file": settings["noise_file"]} if settings.get("noise_file") else {})}
-
-
-def _is_place(value: Any) -> bool:
-    if not value or not isinstance(value, (str, os.PathLike)):
-        return False
-    return Path(value).is_absolute() or Path(value).expanduser().exists()
+    found: dict[str, Any] = {}
+    for part, names in placed(settings).items():
+        options = {k: Path(v).expanduser() for k, v in (settings.get(part) or {}).items() if k in names and v}
+        found[part] = {k: str(v.absolute()) for k, v in options.items() if v.is_absolute() or v.exists()}
+    if settings.get("noise_file"):
+        found["noise_file"] = str(Path(settings["noise_file"]).expanduser().absolute())
+    return {part: here for part, here in found.items() if here}
 
 
 def published(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return settings as a record stores them: of files the names alone, and no folder of the data."""
     result = dict(settings)
     for part, found in places(settings).items():
-        if isinstance(found, Mapping):
-            kept = {k: Path(v).name if k in found else v for k, v in settings[part].items()}
-            hidden = set(DATA) & found.keys() if part == "data_options" else ()
-            result[part] = {k: v for k, v in kept.items() if k not in hidden}
-        else:
+        if part == "noise_file":
             result[part] = Path(found).name
+        else:
+            kept = {k: v for k, v in settings[part].items() if k not in found or k not in DATA}
+            result[part] = {k: Path(v).name if k in found else v for k, v in kept.items()}
     return result
 
 

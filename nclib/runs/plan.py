@@ -17,7 +17,7 @@ from nclib.runs.experiment import Experiment
 from nclib.runs.identity import UNSAID
 from nclib.runs.machine import choose_device, device_name, numbers_fixed
 from nclib.runs.options import Settings
-from nclib.runs.store import read
+from nclib.runs.store import stored
 from nclib.runs.tasks import experiment_of
 from nclib.runs.words import flattened, shown, table, words_of
 
@@ -84,7 +84,7 @@ def _paces(settings: Settings, device: torch.device) -> list[float]:
     here = {"device": device_name(device), "cores": os.cpu_count(), "threads": torch.get_num_threads()}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # of damaged records and copies
-        for _, record in read(settings.run.out):
+        for record in (one.record() for one in stored(settings.run.out)):
             work = len(record.curves) * record.data.get("train_pairs", 0)
             alike = all(record.settings.get(k) == wanted.get(k) for k in ALIKE)
             machine = all(record.environment.get(k) == v for k, v in here.items())

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from nclib.common.files import digest, write_atomically
 from nclib.common.options import defaults
-from nclib.runs.identity import DATA, former, naming, places, published
+from nclib.runs.identity import former, naming, placed, places, published
 
 if TYPE_CHECKING:
     from nclib.runs.options import Settings
@@ -126,7 +126,7 @@ class Record:
         """
         if here := places(settings):
             self.settings = _merged(self.settings, here)
-            text, path = json.dumps(_absolute(here)), Path(self.folder) / PLACES
+            text, path = json.dumps(here), Path(self.folder) / PLACES
             with suppress(OSError):  # finished runs in a folder that only others can write
                 if not path.is_file() or path.read_text("utf8") != text:
                     write_atomically(path, text)
@@ -247,36 +247,22 @@ def _with_places(settings: dict[str, Any], path: Path) -> dict[str, Any]:
     Places alone are taken: of the data, of the noise where a file gave it, and of files with a digest.
     """
     try:
-        given = json.loads(path.read_text("utf8")) if path.is_file() else {}
-    except (OSError, ValueError):
+        given = json.loads(path.read_text("utf8"))
+        found: dict[str, Any] = {
+            part: {name: str(given[part][name]) for name in names if name in given[part]}
+            for part, names in placed(settings).items()
+            if part in given
+        }
+        if settings.get("noise_file") and "noise_file" in given:
+            found["noise_file"] = str(given["noise_file"])
+    except (OSError, ValueError, TypeError):  # no such file, or no mapping of mappings
         return settings
-    if not isinstance(given, dict):
-        return settings
-    files = {part: set(names) for part, names in settings.get("files_sha256", {}).items()}
-    files["data_options"] = files.get("data_options", set()) | set(DATA)
-    found: dict[str, Any] = {}
-    for part, names in files.items():
-        options = given.get(part)
-        if isinstance(options, dict):
-            found[part] = {k: v for k, v in options.items() if k in names and isinstance(v, str)}
-    if settings.get("noise_file") and isinstance(given.get("noise_file"), str):
-        found["noise_file"] = given["noise_file"]
     return _merged(settings, found)
 
 
 def _merged(settings: dict[str, Any], found: Mapping[str, Any]) -> dict[str, Any]:
-    merged = {
-        k: {**settings[k], **v} if isinstance(v, dict) else v for k, v in found.items() if k in settings
-    }
-    return {**settings, **merged}
-
-
-def _absolute(found: Mapping[str, Any]) -> dict[str, Any]:
-    """Return places, also those within mappings, as absolute paths."""
-    return {
-        k: _absolute(v) if isinstance(v, Mapping) else str(Path(v).expanduser().absolute())
-        for k, v in found.items()
-    }
+    own = {k: {**settings[k], **v} if isinstance(v, dict) else v for k, v in found.items() if k in settings}
+    return {**settings, **own}
 
 
 def _without_nan(value: Any) -> Any:

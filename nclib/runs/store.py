@@ -145,11 +145,6 @@ def stored(source: str | Path, task: str = "", broken: list[str] | None = None) 
     return kept
 
 
-def read(source: str | Path, task: str = "") -> Iterator[tuple[Path, Record]]:
-    """Yield path and record of all that :func:`stored` finds."""
-    return ((one.path, one.record()) for one in stored(source, task))
-
-
 def find(source: str | Path, settings: Settings) -> Record | None:
     """Return the first record with exactly these settings, if any.
 
@@ -253,8 +248,7 @@ def _files_in(folder: Path) -> Iterator[Path]:
     for path in sorted(p for p in folder.rglob("*.*") if p.suffix in (".json", ".csv")):
         if not path.is_file() or any(part.startswith(".") for part in path.relative_to(folder).parts):
             continue  # a folder, a dead link, what editors keep of opened files
-        # Curves beside it make a table of a file that lost its head; other tables may have digests too.
-        if path.suffix == ".json" or _is_table(path) or path.with_suffix(".npz").name in digests(path.parent):
+        if path.suffix == ".json" or path.with_suffix(".npz").is_file():  # curves make a table of it
             yield path
 
 
@@ -268,11 +262,6 @@ def as_stored(path: Path, content: Mapping[str, Any]) -> Stored:
 
     record = Stored(path, content, curves).record()
     return Stored(path, content, curves, "; ".join(record.remarks))
-
-
-def _is_table(path: Path) -> bool:
-    with path.open(encoding="utf8", errors="replace") as file:
-        return file.readline().startswith(",".join(FIRST))
 
 
 def rows(table: str | Path) -> list[Stored]:
