@@ -15,7 +15,7 @@ import warnings
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from zipfile import BadZipFile
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from nclib.runs import Record, TrainedModel
 
 Words = Sequence[str]
+Command = tuple[str, Callable[[Words], int]]  # a summary, and what takes the words after the command's name
 
 OF_THE_BOOK = ("table", "claims", "rerun", "view", "collect", "keep")  # commands of ncbook
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"  # of the runs that are compared
@@ -35,12 +36,20 @@ INTERRUPTED = 130  # exit status that a shell gives a command ended by Ctrl-C
 UNREAD = 141  # and one whose output is no longer read, as in ``nclib list | head -1``
 
 
-@dataclass(frozen=True)
-class Command:
-    """A command: its summary, and a function from the words after its name to the exit status."""
+def _by(rule: Rule) -> Callable[[str], Any]:
+    """Return the check of an argument by a rule; it suggests the nearest choice."""
 
-    summary: str
-    do: Callable[[Words], int]
+    def check(word: str) -> Any:
+        value = int(word) if rule.kind is int and word.lstrip("-").isdecimal() else word
+        if not rule.accepts(value):
+            hint = did_you_mean(word, rule.choices or ())
+            raise argparse.ArgumentTypeError(f"{word!r}: {rule.describe()}{hint}")
+        return value
+
+    return check
+
+
+COUNT = _by(Rule(int, low=1))
 
 
 # ------------------------------------------------------------------------------------------------- one run
@@ -103,7 +112,7 @@ def combine(words: Words) -> int:
 
 def show(words: Words) -> int:
     """Show a finished run: results, noise, epochs, seconds, settings and warnings."""
-    from nclib.runs.words import flattened, shown, table
+    from nclib.runs.words import listed, table
 
     parser = _parser("show", show)
     parser.add_argument("run", type=Path, metavar="RUN", help="folder of a finished run, or its record")
@@ -120,8 +129,7 @@ def show(words: Words) -> int:
         ("folder", record.folder),
         ("warnings", "\n          ".join(record.warnings) or "none"),
     ]
-    settings = [(name, shown(value)) for name, value in flattened(record.settings).items()]
-    print(f"{record}\n\n{table(facts)}\n\nsettings\n{table(settings)}")
+    print(f"{record}\n\n{table(facts)}\n\nsettings\n{listed(record.settings)}")
     return 0
 
 
@@ -178,12 +186,8 @@ def pairs(words: Words) -> int:
     it, and text is the caption.
     """
     parser = _parser("pairs", pairs, parents=[_of_a_model()])
-    parser.add_argument(
-        "--csv", type=Path, metavar="FILE", help="write all pairs, or the worst N, as a table"
-    )
-    parser.add_argument(
-        "--worst", type=_by(Rule(int, low=1)), metavar="N", help="how many to list; 10 by default"
-    )
+    parser.add_argument("--csv", type=Path, metavar="FILE", help="write all pairs, or the worst N")
+    parser.add_argument("--worst", type=COUNT, metavar="N", help="how many to list; 10 by default")
     asked = parser.parse_args(words)
     found = _model(asked).pairs()
     worst = found.sort_values("p_clean", kind="stable").head(asked.worst or 10)
@@ -205,9 +209,7 @@ def search(words: Words) -> int:
     """
     parser = _parser("search", search, parents=[_of_a_model()])
     parser.add_argument("text", metavar="TEXT", help='a sentence, in quotes: "a dog on a beach"')
-    parser.add_argument(
-        "--top", type=_by(Rule(int, low=1)), default=5, metavar="N", help="how many pictures; 5 by default"
-    )
+    parser.add_argument("--top", type=COUNT, default=5, metavar="N", help="how many pictures; 5 by default")
     asked = parser.parse_args(words)
     with _noted():
         print(_rows(_model(asked).search(asked.text, k=asked.top), score="{:.3f}"))
@@ -339,18 +341,16 @@ def data(words: Words) -> int:
     """Make data sets of photographs; tools/data_check.py and data_convert.py are for the papers' data."""
     from nclib.data import prepare
 
-    commands = {"prepare": Command("make features of photographs, and a data set of them", prepare.main)}
-    return _choose("data", data, words, commands)
+    about = "make features of photographs, and a data set of them"
+    return _choose("data", data, words, {"prepare": (about, prepare.main)})
 
 
 def records(words: Words) -> int:
     """Make recorded runs again and compare them with their records."""
     from nclib.runs import verify
 
-    commands = {
-        "verify": Command("make some records again and say which differ, and by how much", verify.main)
-    }
-    return _choose("records", records, words, commands)
+    about = "make some records again and say which differ, and by how much"
+    return _choose("records", records, words, {"verify": (about, verify.main)})
 
 
 def catalogue(words: Words) -> int:
@@ -390,19 +390,6 @@ def _parser(name: str, does: Callable[..., Any], **more: Any) -> argparse.Argume
     return argparse.ArgumentParser(prog=f"nclib {name}", description=about, allow_abbrev=False, **more)
 
 
-def _by(rule: Rule) -> Callable[[str], Any]:
-    """Return the check of an argument by a rule; it suggests the nearest choice."""
-
-    def check(word: str) -> Any:
-        value = int(word) if rule.kind is int and word.lstrip("-").isdecimal() else word
-        if not rule.accepts(value):
-            hint = did_you_mean(word, rule.choices or ())
-            raise argparse.ArgumentTypeError(f"{word!r}: {rule.describe()}{hint}")
-        return value
-
-    return check
-
-
 @contextmanager
 def _noted() -> Iterator[None]:
     """Print the warnings of the code within as notes, once it has ended."""
@@ -433,18 +420,18 @@ def import_files(paths: Iterable[Path]) -> None:
         importlib.import_module(path.stem)
 
 
-COMMANDS = {
-    "run": Command("train one method, test it, leave a record", run),
-    "combine": Command("test finished runs as one model", combine),
-    "show": Command("show a finished run: results, noise, time, settings", show),
-    "compare": Command("show the settings and results in which finished runs differ", compare),
-    "pairs": Command("list the training pairs of a run, the least likely matched first", pairs),
-    "search": Command("search the test pictures of a run for a sentence", search),
-    "audit": Command("find the wrong pairs among pictures with captions", audit),
-    "data": Command("check or convert the papers' data, prepare photographs", data),
-    "records": Command("make recorded runs again and compare", records),
-    "list": Command("list methods, models and data", catalogue),
-    "doctor": Command("check versions, device, disk and data of this machine", doctor),
+COMMANDS: dict[str, Command] = {
+    "run": ("train one method, test it, leave a record", run),
+    "combine": ("test finished runs as one model", combine),
+    "show": ("show a finished run: results, noise, time, settings", show),
+    "compare": ("show the settings and results in which finished runs differ", compare),
+    "pairs": ("list the training pairs of a run, the least likely matched first", pairs),
+    "search": ("search the test pictures of a run for a sentence", search),
+    "audit": ("find the wrong pairs among pictures with captions", audit),
+    "data": ("make data sets of photographs", data),
+    "records": ("make recorded runs again and compare", records),
+    "list": ("list methods, models and data", catalogue),
+    "doctor": ("check versions, device, disk and data of this machine", doctor),
 }
 
 
@@ -460,7 +447,7 @@ def _choose(name: str, does: Callable[..., Any], words: Words, commands: Mapping
     parser = argparse.ArgumentParser(
         prog=f"nclib {name}".strip(),
         description=(does.__doc__ or "").partition("\n")[0],
-        epilog="commands:\n" + "\n".join(f"  {k:<{width}}  {c.summary}" for k, c in commands.items()),
+        epilog="commands:\n" + "\n".join(f"  {k:<{width}}  {about}" for k, (about, _) in commands.items()),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
@@ -472,7 +459,7 @@ def _choose(name: str, does: Callable[..., Any], words: Words, commands: Mapping
         return 2
     chosen = parser.parse_args(words[:1]).command
     with needed_by(parser.prog + f" {chosen}"):
-        return commands[chosen].do(words[1:])
+        return commands[chosen][1](words[1:])
 
 
 def main(words: Words | None = None) -> int:

@@ -116,7 +116,7 @@ def test_it_is_a_module_too() -> None:
     ],
 )
 def test_damaged_files_and_missing_packages_end_as_a_line(error: Exception, said: str, monkeypatch, capsys):
-    monkeypatch.setitem(cli.COMMANDS, "list", cli.Command("", Mock(side_effect=error)))
+    monkeypatch.setitem(cli.COMMANDS, "list", ("", Mock(side_effect=error)))
     assert cli.main(["list"]) == 2
     assert said in capsys.readouterr().err
 

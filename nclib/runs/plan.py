@@ -19,7 +19,7 @@ from nclib.runs.machine import choose_device, device_name, numbers_fixed
 from nclib.runs.options import Settings
 from nclib.runs.store import stored
 from nclib.runs.tasks import experiment_of
-from nclib.runs.words import flattened, shown, table, words_of
+from nclib.runs.words import listed, table, words_of
 
 ALIKE = ("method", "model", "dataset", "batch_size", "model_options", "hidden", "dim", "precision")
 """Settings that decide how long a training pair takes."""
@@ -110,8 +110,7 @@ def described(planned: Mapping[str, Any]) -> str:
         ("device", f"{p['device']}; {p['parameters']:,} parameters"),
         ("folder", p["folder"]),
     ]
-    settings = [(name, shown(value)) for name, value in flattened(p["settings"]).items()]
-    return f"{p['name']}\n{table(facts)}\n\nsettings\n{table(settings)}"
+    return f"{p['name']}\n{table(facts)}\n\nsettings\n{listed(p['settings'])}"
 
 
 def parameters(experiment: Experiment) -> str:

@@ -117,6 +117,11 @@ def shown(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
+def listed(settings: Mapping[str, Any]) -> str:
+    """Return settings as a table in plain text, a line each."""
+    return table([(name, shown(value)) for name, value in flattened(settings).items()])
+
+
 def table(rows: Sequence[Sequence[str]]) -> str:
     """Return rows of texts as aligned lines; a column that holds numbers below its head is set to the right.
 
