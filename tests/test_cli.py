@@ -97,15 +97,6 @@ def test_doctor_names_a_package_that_is_too_old(monkeypatch, capsys: pytest.Capt
     assert "-   extra book            lacks nosuchthing>=1" in shown
 
 
-@pytest.mark.slow
-def test_it_is_a_module_too() -> None:
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-m", "nclib", "list"], capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == 0, done.stderr
-    assert "l2rm" in done.stdout
-
-
 @pytest.mark.parametrize(
     ("error", "said"),
     [
@@ -119,31 +110,6 @@ def test_damaged_files_and_missing_packages_end_as_a_line(error: Exception, said
     monkeypatch.setitem(cli.COMMANDS, "list", ("", Mock(side_effect=error)))
     assert cli.main(["list"]) == 2
     assert said in capsys.readouterr().err
-
-
-@pytest.mark.exhaustive
-@pytest.mark.slow
-def test_every_command_explains_itself_without_docstrings() -> None:
-    script = """
-from importlib.machinery import SourceFileLoader
-plain = SourceFileLoader.get_code
-def bare(self, name):  # what -OO does, to nclib alone: it would compile all that nclib imports
-    own = name.partition(".")[0] == "nclib"
-    return compile(self.get_data(self.path), self.path, "exec", optimize=2) if own else plain(self, name)
-SourceFileLoader.get_code = bare
-from nclib import cli
-assert cli.main.__doc__ is None
-more = ["data", "prepare"], ["records", "verify"], ["run", "l2rm"], []
-for words in [*([name] for name in cli.COMMANDS), *more]:
-    try:
-        status = cli.main([*words, "--help"])
-    except SystemExit as ended:
-        status = ended.code
-    print("ended", status)
-"""
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.count("ended 0\n") == len(cli.COMMANDS) + 4
 
 
 @pytest.mark.slow
@@ -165,10 +131,7 @@ def test_a_reader_that_goes_away_ends_a_command_quietly(buffered: bool) -> None:
     ("words", "said"),
     [
         (["--model_options.unit_fragments", "maybe"], "unit_fragments='maybe': must be True or False"),
-        (["--model_options.embed_dim", "wide"], "model_options: embed_dim='wide': must be a whole number"),
-        (["--data_options.n_train", "abc"], "data_options: n_train='abc': must be a whole number"),
         (["--data_options.n_train", "10.5"], "data_options: n_train=10.5: must be a whole number"),
-        (["--dataset", "f30k", "--data_options.half", "maybe"], "half='maybe': must be True or False"),
         (["--dataset", "f30k", "--data_options.root", "2024"], "root=2024: must be a path as text, such as"),
     ],
 )
@@ -194,15 +157,8 @@ def test_a_file_of_ones_own_is_imported_first(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("sys.path", [*sys.path])
     name = "plain_of_mine"
     (tmp_path / f"{name}.py").write_text(OWN.format(name=name))
-    words = [
-        "run",
-        "--import",
-        str(tmp_path / f"{name}.py"),
-        name,
-        "--out",
-        str(tmp_path / "runs"),
-        "--quiet",
-    ]
+    file, out = str(tmp_path / f"{name}.py"), str(tmp_path / "runs")
+    words = ["run", "--import", file, name, "--out", out, "--quiet"]
     try:
         assert cli.main([*words, *SHORT]) == 0
         assert json.loads(Path(capsys.readouterr().out.strip()).read_text())["settings"]["method"] == name
@@ -357,9 +313,11 @@ def test_runs_of_two_tasks_are_not_compared(runs, tmp_path, capsys) -> None:
     assert "not all runs on pairs, or all on labels" in capsys.readouterr().err
 
 
+BOW = ["--dataset", "planted", "--model", "bow", "--mrate", "0.4", "--warmup_epochs", "1"]
+
+
 def test_a_dry_run_says_what_the_run_would_do(runs, tmp_path, capsys) -> None:
-    words = ["run", "ncr", "--dataset", "planted", "--model", "bow", "--mrate", "0.4", "--epochs", "3"]
-    words += ["--warmup_epochs", "1", "--data_options.n_train", "80", "--dry-run"]
+    words = ["run", "ncr", *BOW, "--epochs", "3", "--data_options.n_train", "80", "--dry-run"]
     assert cli.main([*words, "--out", str(tmp_path / "none")]) == 0
     shown = capsys.readouterr().out
     assert "no estimate: " in shown
@@ -375,15 +333,8 @@ def test_a_dry_run_says_what_the_run_would_do(runs, tmp_path, capsys) -> None:
 
 
 def test_a_dry_run_knows_a_finished_one(runs, capsys) -> None:
-    words = ["run", "plain", "--dataset", "planted", "--model", "bow", "--mrate", "0.4", "--epochs", "1"]
-    words += [
-        "--warmup_epochs",
-        "1",
-        "--data_options.n_train",
-        "40",
-        "--out",
-        str(Path(runs[1].folder).parent),
-    ]
+    out = str(Path(runs[1].folder).parent)
+    words = ["run", "plain", *BOW, "--epochs", "1", "--data_options.n_train", "40", "--out", out]
     assert cli.main([*words, "--dry-run", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["state"], found["folder"]) == ("done", runs[1].folder)

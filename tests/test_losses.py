@@ -214,6 +214,3 @@ def test_targets_carry_no_gradient():
         loss(S, plan, TAU).sum().backward()
     assert plan.grad is None
     assert S.grad.abs().sum() > 0
-
-
-# ---------------------------------------------------------------------------------------- names and errors

@@ -40,10 +40,6 @@ def test_calibration_by_hand():
     assert (one["stated"], one["observed"]) == ([0.1], [1.0])
 
 
-def test_threshold_is_strict():
-    assert division(np.array([0.5, 0.51]), np.array([True, True]))["n_called_matched"] == 1
-
-
 @pytest.mark.parametrize(
     ("p", "truth", "options", "words"),
     [

@@ -82,17 +82,8 @@ def test_beta_is_the_literal_loop(overlap, seed):
     np.testing.assert_allclose(mixture.a_, [first[0], second[0]], rtol=1e-9)
     np.testing.assert_allclose(mixture.b_, [first[1], second[1]], rtol=1e-9)
     np.testing.assert_allclose(mixture.predict_proba(x)[:, 0], r, atol=1e-9)
-
-
-def test_beta_finds_what_was_planted():
-    x = two_groups(20_000)
-    mixture = BetaMixture(scale=None).fit(x)
-    np.testing.assert_allclose(mixture.weights_, [0.6, 0.4], atol=0.01)
-    np.testing.assert_allclose(mixture.means_, [2 / 16, 12 / 15], atol=0.01)
-    assert mixture.log_likelihood_[-1] == pytest.approx(mixture.score_samples(x).sum(), rel=1e-10)
-    called = mixture.predict(x)
-    assert (called[:12_000] == 0).mean() > 0.99
-    assert (called[12_000:] == 1).mean() > 0.97
+    np.testing.assert_array_equal(mixture.predict(x), np.array(r) <= 0.5)
+    assert mixture.score_samples(x).sum() == pytest.approx(path[-1], rel=1e-10)
 
 
 def test_beta_moments_by_hand():
@@ -107,19 +98,6 @@ def test_two_means_begin_halfway():
     # From the middle, 0.5, they end between 0.4 and 1; from a third they would end between 0 and 0.4.
     assert BetaMixture._two_means(np.array([0.0, 0.4, 1.0])).tolist() == [True, True, False]
     assert BetaMixture._two_means(np.array([0.0, 0.5, 1.0])).tolist() == [True, True, False]  # on the cut
-
-
-def test_settings_are_the_published_ones():
-    def settings_of(mixture, *names):
-        return tuple(getattr(mixture, name) for name in names)
-
-    both = ("clip", "shapes", "stages", "floor", "order")
-    assert settings_of(BetaMixture(), *both) == (1e-7, None, ((10, 1e-2), (10_000, 1e-1)), 0.0, "mean")
-    assert settings_of(BetaMixture.bicro(), *both) == (1e-4, ((1, 2), (2, 1)), ((10, None),), 1e-12, "mean")
-    names = ("max_iter", "tol", "floor", "scale", "bins")
-    assert settings_of(GaussianMixture1d(), *names) == (5000, 1e-10, 5e-4, "minmax", 4096)
-    assert settings_of(GaussianMixture1d.published(), *names) == (10, 1e-2, 5e-4, "minmax", 4096)
-    assert GaussianMixture1d(floor=0.0, bins=16).floor == 0  # the least that is allowed
 
 
 @pytest.mark.parametrize("floor", [1e-12, 0.2])
@@ -216,12 +194,6 @@ def test_gaussian_published_settings_are_scikit_learns():
     np.testing.assert_allclose(mine.predict_proba(x), oracle.predict_proba(x[:, None])[:, order], atol=2e-2)
 
 
-def test_histogram_loses_nothing_visible():
-    x = two_groups(30_000, 5, overlap=True)
-    coarse, fine = GaussianMixture1d().fit(x), GaussianMixture1d(bins=100_000).fit(x)
-    np.testing.assert_allclose(coarse.predict_proba(x), fine.predict_proba(x), atol=1e-5)
-
-
 def test_histogram_has_equal_bins_and_keeps_what_is_counted():
     count, total, _ = GaussianMixture1d(bins=100)._histogram(np.linspace(3, 10, 1000))
     assert count.tolist() == [10] * 100
@@ -232,18 +204,6 @@ def test_histogram_has_equal_bins_and_keeps_what_is_counted():
     np.testing.assert_array_equal(
         GaussianMixture1d(bins=16).fit(few).means_, GaussianMixture1d().fit(few).means_
     )
-
-
-def test_gaussian_starts_at_the_moments_of_two_means():
-    groups = PRINTED[:7], PRINTED[7:]
-    mixture = GaussianMixture1d(max_iter=1, floor=0.01, scale=None).fit(PRINTED)
-    spread = [math.sqrt(group.var() + 0.01) for group in groups]
-    density = sum(
-        len(group) / 12 / math.sqrt(2 * math.pi) / s * np.exp(-0.5 * ((PRINTED - group.mean()) / s) ** 2)
-        for group, s in zip(groups, spread, strict=True)
-    )
-    assert mixture.log_likelihood_ == pytest.approx([np.log(density).mean()])
-    assert GaussianMixture1d(tol=10).fit(PRINTED).n_iter_ == 2  # the first change there is
 
 
 def test_odds_stay_finite_and_one_half_is_not_clean():
@@ -308,13 +268,11 @@ class TestBoth:
     [
         (lambda: BetaMixture(scale="log"), "scale"),
         (lambda: BetaMixture(clip=0.0), "clip"),
-        (lambda: BetaMixture(clip=0.5), "clip"),
         (lambda: BetaMixture(floor=1.0), "floor"),
-        (lambda: GaussianMixture1d(max_iter=0), "max_iter"),
-        (lambda: GaussianMixture1d(tol=0.0), "tol"),
-        (lambda: GaussianMixture1d(floor=-1.0), "floor"),
-        (lambda: GaussianMixture1d(bins=2), "bins"),
-        (lambda: BetaMixture(floor=-1.0), "floor"),
+        (
+            lambda: GaussianMixture1d(max_iter=0, tol=0.0, floor=-1.0, bins=2),
+            "max_iter=0.*tol=.*floor=.*bins=2",
+        ),
         (lambda: BetaMixture(order="size"), "order"),
         (lambda: BetaMixture(stages=()), "stages"),
         (lambda: BetaMixture.bicro().fit(PRINTED / 10, start=PRINTED > 1), "beside shapes"),

@@ -84,9 +84,10 @@ def test_worked_candidates():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_batch_equals_a_loop(m, dtype):
     data = features(20, m, dtype=dtype)
-    found = rank_correspondence(*data).correlation
-    assert found.dtype == dtype
-    assert np.abs(found.numpy() - naive(*data)).max() < 1e-6
+    found = rank_correspondence(*(x.requires_grad_() for x in data))
+    assert found.correlation.dtype == dtype
+    assert not found.label.requires_grad
+    assert np.abs(found.correlation.numpy() - naive(*(x.detach() for x in data))).max() < 1e-6
 
 
 @settings(max_examples=60, deadline=None)
@@ -163,11 +164,6 @@ def test_more_dimensions_and_one_row():
     assert rank_correlation(a[..., :1], b[..., :1]).tolist() == [[0.0] * 4] * 3
 
 
-def test_no_gradient_is_kept():
-    data = [x.requires_grad_() for x in features(4, 10)]
-    assert not rank_correspondence(*data).label.requires_grad
-
-
 # --------------------------------------------------------------------------------------------- corner cases
 
 
@@ -182,7 +178,6 @@ def test_a_bank_without_a_ranking_says_nothing(m):
     ("call", "words"),
     [
         (lambda: max_ranks(torch.arange(3)), "floating"),
-        (lambda: max_ranks([1.0, 2.0]), "floating"),
         (lambda: max_ranks(torch.tensor([0.0, math.nan])), "NaN or infinite"),
         (lambda: rank_correlation(torch.rand(3), torch.rand(4)), "must have the same shape"),
         (
@@ -201,7 +196,3 @@ def test_a_bank_without_a_ranking_says_nothing(m):
 def test_bad_input_is_named(call, words):
     with pytest.raises(ValueError, match=words):
         call()
-
-
-def test_large_finite_values_pass_the_check():
-    assert max_ranks(torch.tensor([3e38, 3e38, -3e38])).tolist() == [3, 3, 1]

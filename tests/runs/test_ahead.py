@@ -24,13 +24,6 @@ def workers():
     return [t for t in threading.enumerate() if t.name.startswith("nclib-ahead")]
 
 
-@pytest.mark.parametrize("n", [1, 2, 10])
-@pytest.mark.parametrize("items", [0, 1, 7])
-def test_results_come_in_order(n, items):
-    assert list(ahead(lambda x: x * x, range(items), n)) == [x * x for x in range(items)]
-    assert workers() == []
-
-
 def test_work_is_done_in_another_thread_and_only_so_far_ahead():
     begun, threads = [], set()
 

@@ -10,7 +10,7 @@ import torch
 
 import nclib
 from nclib.common import files
-from nclib.runs import Record, table
+from nclib.runs import Record
 
 TINY = {
     "dataset": "planted",
@@ -68,13 +68,16 @@ def test_the_state_of_the_session_changes_no_number_and_comes_back(made, tmp_pat
     try:
         torch.set_float32_matmul_precision("medium")
         torch.set_default_dtype(torch.float64)
+        torch.set_default_device("meta")
         with torch.inference_mode(), torch.autocast("cpu"):
             record = nclib.run("plain", **TINY, out=tmp_path)
             assert torch.is_inference_mode_enabled()
             assert torch.is_autocast_enabled("cpu")
         assert torch.get_float32_matmul_precision() == "medium"
         assert torch.get_default_dtype() == torch.float64
+        assert torch.get_default_device().type == "meta"
     finally:
+        torch.set_default_device(None)
         torch.set_default_dtype(torch.float32)
         torch.set_float32_matmul_precision("highest")
         torch.backends.mkldnn.matmul.fp32_precision = matmul
@@ -87,16 +90,6 @@ def test_the_state_of_the_session_changes_no_number_and_comes_back(made, tmp_pat
     }
 
 
-def test_a_default_device_of_the_session_is_not_the_runs(made, tmp_path):
-    torch.set_default_device("meta")
-    try:
-        record = nclib.run("plain", **TINY, out=tmp_path)
-        assert torch.get_default_device().type == "meta"
-    finally:
-        torch.set_default_device(None)
-    assert record.metrics == made.metrics
-
-
 # -- a run did what its name says -----------------------------------------------------------------------
 
 
@@ -104,14 +97,6 @@ def test_a_run_of_warm_up_alone_is_refused_on_labels():
     with pytest.raises(ValueError, match=r"epochs=6: all of them would be warm-up \(warmup_epochs=6\)"):
         nclib.resolve("uot_rcl", dataset="planted_category", epochs=6)
     assert nclib.resolve("uot_rcl", dataset="planted_category", epochs=7).schedule.epochs == 7
-
-
-def test_a_run_of_warm_up_alone_says_so(made, tmp_path):
-    record = nclib.run("ncr", **{**TINY, "epochs": 0, "warmup_epochs": 1}, out=tmp_path)
-    assert record.remarks == ["warm-up only"]
-    assert "; warm-up only: rSum" in str(record)
-    assert table(tmp_path)["remarks"].tolist() == ["warm-up only"]
-    assert made.remarks == []
 
 
 def test_a_network_that_never_trained_is_refused(tmp_path):

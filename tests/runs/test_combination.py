@@ -134,12 +134,3 @@ def test_networks_that_were_trained_apart_load_as_one_model(pair, tmp_path):
 def test_networks_that_were_trained_apart_can_be_verified(pair, tmp_path):
     made = nclib.Record.load(f"{pair.folder}/record.json")
     assert compare(made, make_again(made, tmp_path)).state == "same"
-
-
-def test_two_pairs_of_co_teaching_networks_are_two_members(tmp_path):
-    record = nclib.run(
-        "ncr", **{**APART, "loss": None, "warmup_epochs": 1}, networks=2, out=tmp_path, progress=False
-    )
-    members = [load_record(tmp_path / name / "record.json") for name in record.parts]
-    single = [member.metrics["test"]["rsum"] for member in members]
-    assert record.metrics["single"]["rsum"] == pytest.approx(sum(single) / 2)

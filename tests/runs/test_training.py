@@ -29,11 +29,6 @@ def run(out, method="l2rm", **values):
     return nclib.run(method, **{**TINY, **values}, out=str(out), progress=False)
 
 
-def comparable(record):
-    curves = [{k: v for k, v in row.items() if not k.endswith("seconds")} for row in record.curves]
-    return json.dumps([record.metrics, record.diagnostics, record.best_epoch, curves], sort_keys=True)
-
-
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     return run(tmp_path_factory.mktemp("whole"))
@@ -158,13 +153,6 @@ def test_every_method_learns_from_noisy_pairs(method, tmp_path):
 
 
 @pytest.mark.slow
-def test_bf16_trains_and_differs(finished, tmp_path):
-    record = run(tmp_path, precision="bf16")
-    assert record.metrics["test"]["rsum"] > 0
-    assert comparable(record) != comparable(finished)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("model", models.available())
 def test_bf16_is_for_the_forward_pass_only(model, tmp_path):
     few = {"n_train": 16, "n_val": 8, "n_test": 8}
@@ -215,13 +203,6 @@ def test_fingerprint_ignores_place_and_device_but_not_settings():
     assert name(out="x", device="cuda", threads=3, compile="off") == name()
     assert name(device="cuda", precision="auto") == name(precision="tf32") != name(precision="auto")
     assert name(lr=1.0) != name()
-
-
-def test_checkpoint_of_other_settings_is_refused(tmp_path):
-    start_of("plain", tmp_path, epochs=0).fit(progress=False)
-    other = start_of("plain", tmp_path, epochs=0, lr=0.5)
-    with pytest.raises(ValueError, match="other settings or code"):
-        other.fit(progress=False)
 
 
 def test_noisy_pairs_load_the_image_that_the_noise_gave():
