@@ -180,8 +180,8 @@ class LabelNoise:
         --------
         >>> from nclib.noise import LabelNoise
         >>> noise = LabelNoise.draw([0, 1, 2] * 100, 0.6, n_classes=3, seed=0, protocol="symmetric_exclusive")
-        >>> noise.moved, noise.true_rate
-        (360, 0.6)
+        >>> noise.true_rate
+        0.6
         """
         check(RULES, protocol=protocol, scope=scope)
         truth = vector(labels, "labels", "iu")
@@ -221,11 +221,6 @@ class LabelNoise:
                 "drawn with one class too many must be drawn again"
             )
         return cls(truth, lists[0], lists[1], None, "file", "file", None)
-
-    @cached_property
-    def moved(self) -> int:
-        """Number of given labels, of both modalities, that are really wrong."""
-        return int((self.image_labels != self.truth).sum() + (self.text_labels != self.truth).sum())
 
     @property
     def true_rate(self) -> float:

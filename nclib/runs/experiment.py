@@ -244,8 +244,8 @@ class Experiment(ABC, Generic[T, D, N]):
         ValueError
             Naming each parameter that is unknown, and each value that is not allowed.
         """
-        whole = ("noise_sha256", "files_sha256", *self.mappings)
-        from_file = self.file_noise.keys() if flat.get("noise_file") else ()
+        whole: tuple[str, ...] = ("noise_sha256", "files_sha256", *self.mappings)
+        from_file: Collection[str] = self.file_noise.keys() if flat.get("noise_file") else ()
         plain = {k: v for k, v in flat.items() if k not in ("method", "method_options", *whole, *from_file)}
         options, own = self.methods.options(self.method), flat.get("method_options", {})
         found = problems(plain, rules(self.options) | rules(self.schedule)) + problems(own, rules(options))

@@ -223,24 +223,24 @@ def _every(source: Path, broken: list[str] | None = None) -> Iterator[Stored]:
         raise ValueError(f"{str(source)!r}: there is no such folder, table or record")
     for listed in sorted(source.rglob(LIST)):
         if gone := [name for name in digests(listed.parent) if not (listed.parent / name).is_file()]:
-            said = f"{listed.parent / gone[0]} is not there, but in {listed}. {ADVICE}"
-            if broken is None:
-                raise ValueError(said)
-            broken.append(said)
+            _tell(ValueError(f"{listed.parent / gone[0]} is not there, but in {listed}. {ADVICE}"), broken)
     alone = source.is_file()
     for path in [source] if alone else _files_in(source):
         try:
             yield from rows(path) if path.suffix == ".csv" else [as_stored(path, content_of(path))]
         except (ValueError, OSError) as error:
-            if isinstance(error, OtherFileError) and not alone:
-                continue
-            if broken is not None:
-                broken.append(str(error))
-            elif alone or path.suffix == ".csv":
-                raise
-            else:
-                said = f"{error}; it is left out of what is read here until the run is made again"
-                warnings.warn(said, UserWarning, stacklevel=3)
+            if alone or not isinstance(error, OtherFileError):
+                _tell(error, broken, fatal=alone or path.suffix == ".csv")
+
+
+def _tell(error: Exception, broken: list[str] | None, fatal: bool = True) -> None:
+    if broken is not None:
+        broken.append(str(error))
+    elif fatal:
+        raise error
+    else:
+        said = f"{error}; it is left out of what is read here until the run is made again"
+        warnings.warn(said, UserWarning, stacklevel=4)
 
 
 def _files_in(folder: Path) -> Iterator[Path]:
