@@ -165,12 +165,3 @@ def test_only_files_are_read_ahead(sources, tmp_path):
         assert len(workers()) == (name != "memory")
         del batches
         assert workers() == []
-
-
-def test_a_damaged_file_stops_the_step_with_its_name(sources, tmp_path):
-    batches = iter(trainer(sources["a.npy"], tmp_path).batches(purpose="pairs"))
-    next(batches)
-    (tmp_path / "a.npy").write_bytes(b"")
-    with pytest.raises(OSError, match=r"a\.npy was changed while it was in use"):
-        list(batches)
-    assert workers() == []

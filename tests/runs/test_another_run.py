@@ -7,24 +7,16 @@ from pathlib import Path
 
 import pytest
 import torch
+from small import QUIET
 
 import nclib
 from nclib.common import files
 from nclib.runs import Record
 
-TINY = {
-    "dataset": "planted",
-    "model": "bow",
-    "epochs": 1,
-    "warmup_epochs": 0,
-    "progress": False,
-    "data_options": {"n_train": 12, "n_val": 4, "n_test": 4},
-}
-
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory) -> Record:
-    return nclib.run("plain", **TINY, out=tmp_path_factory.mktemp("made"))
+    return nclib.run("plain", **QUIET, out=tmp_path_factory.mktemp("made"))
 
 
 # -- files that decide numbers --------------------------------------------------------------------------
@@ -70,7 +62,7 @@ def test_the_state_of_the_session_changes_no_number_and_comes_back(made, tmp_pat
         torch.set_default_dtype(torch.float64)
         torch.set_default_device("meta")
         with torch.inference_mode(), torch.autocast("cpu"):
-            record = nclib.run("plain", **TINY, out=tmp_path)
+            record = nclib.run("plain", **QUIET, out=tmp_path)
             assert torch.is_inference_mode_enabled()
             assert torch.is_autocast_enabled("cpu")
         assert torch.get_float32_matmul_precision() == "medium"
@@ -101,7 +93,7 @@ def test_a_run_of_warm_up_alone_is_refused_on_labels():
 
 def test_a_network_that_never_trained_is_refused(tmp_path):
     tiny = {"n_train": 1, "n_val": 2, "n_test": 2}
-    given = {**TINY, "model": "vse", "warmup_epochs": 1, "batch_size": 5, "data_options": tiny}
+    given = QUIET | {"model": "vse", "warmup_epochs": 1, "batch_size": 5, "data_options": tiny}
     with (
         pytest.warns(UserWarning, match="does not train in this epoch"),
         pytest.raises(ValueError, match="no steps for network 0 in all 1 epochs after warm-up"),

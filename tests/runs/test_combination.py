@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from small import QUIET, SMALL
 
 import nclib
 from nclib.runs import find, load_record
@@ -10,22 +11,14 @@ from nclib.runs.combination import parts_of
 from nclib.runs.pairs import metrics_of
 from nclib.runs.verify import compare, make_again
 
-SHORT = {
-    "dataset": "planted",
-    "mrate": 0.2,
-    "batch_size": 16,
-    "warmup_epochs": 0,
-    "epochs": 1,
-    "data_options": {"n_train": 20, "n_val": 8, "n_test": 8},
-    "model_options": {"embed_dim": 8, "sim_dim": 4, "word_dim": 4},
-}
+SHORT = QUIET | {"model_options": {"embed_dim": 8, "sim_dim": 4, "word_dim": 4}}
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     """A run of each of two models."""
     out = str(tmp_path_factory.mktemp("parts"))
-    return {m: nclib.run("plain", model=m, **SHORT, out=out, progress=False) for m in ("saf", "sgr")}
+    return {m: nclib.run("plain", **SHORT | {"model": m}, out=out) for m in ("saf", "sgr")}
 
 
 def test_the_mean_of_two_models_is_tested(made, tmp_path):
@@ -65,19 +58,20 @@ def test_values_joined_by_a_plus_sign_are_parts():
         parts_of({"model": "saf+sgr", "networks": 2})
 
 
-APART = {**SHORT, "model": "bow", "seed": 3, "loss": "gce"}
+APART = QUIET | {"seed": 3, "loss": "gce"}
+TWICE = APART | {"epochs": 2, "networks": 2}
 
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory):
     """Two networks that were trained apart."""
     out = tmp_path_factory.mktemp("apart")
-    return nclib.run("plain", **APART, networks=2, out=out, progress=False)
+    return nclib.run("plain", **APART, networks=2, out=out)
 
 
 def test_networks_are_trained_apart_on_one_noise_and_averaged(pair, tmp_path):
     one, two = members = [load_record(f"{pair.folder}/../{name}/record.json") for name in pair.parts]
-    alone = nclib.run("plain", **APART, out=tmp_path, progress=False)
+    alone = nclib.run("plain", **APART, out=tmp_path)
     assert (alone.name, compare(alone, one).state) == (one.name, "same")
     assert [member.settings["seed"] for member in members] == [3, 1003]
     assert {m.noise["checksum"] for m in (pair, *members)} == {alone.noise["checksum"]}
@@ -96,10 +90,11 @@ def test_networks_that_were_trained_apart_are_one_row(pair):
     row = table.loc[pair.name]
     assert (row["networks"], row["variant"].count("networks=2")) == (2, 1)
     assert set(table.loc[pair.parts, "networks"]) == {1}
-    settings = {n: nclib.resolve("plain", **APART, networks=n) for n in (1, 2)}
+    asked = SMALL | {"seed": 3, "loss": "gce"}
+    settings = {n: nclib.resolve("plain", **asked, networks=n) for n in (1, 2)}
     found = {n: find(f"{pair.folder}/..", each).name for n, each in settings.items()}
     assert found == {1: pair.parts[0], 2: pair.name}
-    assert pair.name.startswith("plain-bow-planted-m0.2-images-s3-x2-")
+    assert pair.name.startswith("plain-bow-planted-m0.4-images-s3-x2-")
 
 
 def test_networks_that_were_trained_apart_continue_and_are_found_again(pair, tmp_path):
@@ -110,15 +105,13 @@ def test_networks_that_were_trained_apart_continue_and_are_found_again(pair, tmp
 
     told: list[int] = []
     with pytest.raises(KeyboardInterrupt):
-        nclib.run("plain", **APART | {"epochs": 2}, networks=2, out=tmp_path, progress=False, tracker=stop)
+        nclib.run("plain", **TWICE, out=tmp_path, tracker=stop)
     assert not list(tmp_path.glob("*-x2-*"))
-    again = nclib.run(
-        "plain", **APART | {"epochs": 2}, networks=2, out=tmp_path, progress=False, tracker=stop
-    )
+    again = nclib.run("plain", **TWICE, out=tmp_path, tracker=stop)
     assert told == [1, 2, 3, 4]  # the epochs of the second network count on
-    whole = nclib.run("plain", **APART | {"epochs": 2}, networks=2, out=tmp_path / "new", progress=False)
+    whole = nclib.run("plain", **TWICE, out=tmp_path / "new")
     assert compare(again, whole).state == "same"
-    done = nclib.run("plain", **APART | {"epochs": 2}, networks=2, out=tmp_path, progress=False, tracker=stop)
+    done = nclib.run("plain", **TWICE, out=tmp_path, tracker=stop)
     assert (done.cost, len(told)) == (again.cost, 4)
 
 

@@ -1,18 +1,12 @@
 """One experiment for two tasks: parameters, noise that was asked for, names of one thing, records."""
 
 import pytest
+from small import SMALL
 
 import nclib
 from nclib.common.options import Rule
 from nclib.runs.variant import variant
 
-TINY = {
-    "dataset": "planted",
-    "model": "vse",
-    "warmup_epochs": 0,
-    "epochs": 1,
-    "data_options": {"n_train": 40},
-}
 TINY_LABELS = {
     "dataset": "planted_category",
     "epochs": 1,
@@ -43,25 +37,10 @@ def test_noise_is_drawn_for_benchmarks_only(method, dataset, options, rate, pres
     assert nclib.resolve(method, **given, noise_rate=0.2).run.noise_rate == 0.2
 
 
-def test_data_registered_by_a_user_get_no_noise(tmp_path, capsys):
-    from nclib.data import load
-    from nclib.data.registry import datasets
-
-    def mine():
-        return load("planted", n_train=40)
-
-    datasets.register("mine", summary="for this test")(mine)
-    try:
-        values = {k: v for k, v in TINY.items() if k not in ("dataset", "data_options")}
-        record = nclib.run("plain", dataset="mine", **values, out=tmp_path)
-    finally:
-        datasets.remove("mine")
-    assert capsys.readouterr().out.startswith("0 of 200 pairs moved: none asked for\n")
-    assert (record.noise["moved"], record.noise["of"], record.noise_rate) == (0, 200, 0.0)
-
-
 def test_a_run_says_first_how_much_was_moved(tmp_path, capsys):
-    pairs = nclib.run("plain", **TINY, mrate=0.4, out=tmp_path)
+    nclib.run("plain", **SMALL | {"mrate": 0.0}, out=tmp_path)
+    assert capsys.readouterr().out.startswith("0 of 200 pairs moved: none asked for\n")
+    pairs = nclib.run("plain", **SMALL, out=tmp_path)
     moved = pairs.noise["moved"]
     assert 0 < moved == round(200 * pairs.noise["true_rate"])
     said = f"{moved} of 200 pairs moved by images noise, rate 0.4, seed 0\n"

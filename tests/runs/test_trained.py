@@ -7,6 +7,7 @@ import subprocess
 import numpy as np
 import pandas as pd
 import pytest
+from small import QUIET
 
 import nclib
 from nclib.data import Vocabulary
@@ -14,17 +15,7 @@ from nclib.data import Vocabulary
 
 @pytest.fixture(scope="module")
 def record(tmp_path_factory):
-    return nclib.run(
-        "ncr",
-        dataset="planted",
-        model="bow",
-        mrate=0.4,
-        epochs=1,
-        warmup_epochs=1,
-        data_options={"n_train": 40},
-        out=tmp_path_factory.mktemp("runs"),
-        progress=False,
-    )
+    return nclib.run("ncr", **QUIET | {"warmup_epochs": 1}, out=tmp_path_factory.mktemp("runs"))
 
 
 def test_captions_of_other_data_are_not_scored_in_silence(record, recwarn):
@@ -54,8 +45,8 @@ def test_pictures_have_names_where_the_data_knows_them(tmp_path):
     frame.to_csv(tmp_path / "t.csv", index=False)
     np.save(tmp_path / "i.npy", x)
     where = {"pairs": str(tmp_path / "t.csv"), "image_emb": str(tmp_path / "i.npy")}
-    short = {"model": "bow", "epochs": 1, "warmup_epochs": 1, "batch_size": 8, "progress": False}
-    model = nclib.load(nclib.run("ncr", dataset="own", data_options=where, out=tmp_path / "runs", **short))
+    own = QUIET | {"dataset": "own", "data_options": where, "mrate": 0, "warmup_epochs": 1}
+    model = nclib.load(nclib.run("ncr", **own, out=tmp_path / "runs"))
     for found, text in ((model.pairs(), "text"), (model.search("this is number"), "caption")):
         own = [name.removesuffix(".png").rpartition("/")[2] for name in found["picture"]]
         assert own == [told.split()[-1] for told in found[text]]
