@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Collection, Sequence
 from dataclasses import fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -54,32 +55,9 @@ OPTIONS = ("option.", "data.", "model.")  # begin the columns of options
 
 def use() -> None:
     """Set the book's figure style; in a notebook also vector output without dates or random ids."""
-    import matplotlib as mpl
+    from matplotlib import style
 
-    mpl.rcParams.update(
-        {
-            "figure.figsize": (8.0, 3.2),
-            "figure.facecolor": "white",
-            "figure.constrained_layout.use": True,
-            "axes.spines.top": False,
-            "axes.spines.right": False,
-            "axes.edgecolor": "#444444",
-            "axes.grid": True,
-            "axes.axisbelow": True,
-            "grid.color": "#e6e6e6",
-            "grid.linewidth": 0.8,
-            "axes.titlesize": 11,
-            "axes.titleweight": "bold",
-            "axes.titlelocation": "left",
-            "axes.labelsize": 10,
-            "font.size": 10,
-            "legend.frameon": False,
-            "legend.fontsize": 9,
-            "lines.linewidth": 2.0,
-            "svg.hashsalt": "nclib",
-            "svg.fonttype": "path",
-        }
-    )
+    style.use(Path(__file__).with_name("book.mplstyle"))
     try:
         from IPython import get_ipython
         from matplotlib_inline.backend_inline import set_matplotlib_formats
