@@ -153,8 +153,6 @@ def compare(words: Words) -> int:
     facts = [_facts(record) for record in records]
     named = {name: [fact.get(name) for fact in facts] for name in {k: None for f in facts for k in f}}
     settings = {name: values for name, values in named.items() if any(v != values[0] for v in values)}
-    if settings.keys() & {"method", "model", "dataset"}:  # each has its own code
-        settings.pop("code", None)
     tests = [record.metrics["test"] for record in records]
     numbers = [k for k in tests[0] if all(isinstance(test.get(k), (int, float)) for test in tests)]
     results = {name: [test[name] for test in tests] for name in numbers}
@@ -242,7 +240,7 @@ def _facts(record: Record) -> dict[str, Any]:
     from nclib.runs.words import flattened
 
     named = {k: v for k, v in naming(record.settings).items() if k not in FREE}
-    more = {"data": record.data.get("checksum", "")[:12], "code": record.environment.get("code")}
+    more = {"data": record.data.get("checksum", "")[:12], "own_code": record.environment.get("own_code")}
     return {**flattened(named), **more, "device": record.environment["device"]}
 
 

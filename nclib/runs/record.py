@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
@@ -58,9 +57,8 @@ class Record:
         ``seconds`` of training, ``cpu_seconds`` of it that this process computed, ``test_seconds``,
         ``parameters``, and ``peak_memory_mb``: of the run on a GPU, of the whole process so far on a CPU.
     environment : dict
-        Hardware and versions, the number of ``processes`` that shared the run, as ``computed_on`` what
-        computed the epochs from each one on, and digests of the ``code`` that the run reached and of the
-        user's own part of it, ``own_code``.
+        Hardware and versions, as ``computed_on`` what computed the epochs from each one on, the number of
+        the ``numerics``, and the digest of code of the user's, ``own_code``.
     name, folder : str
         Of the run's folder, and where it lies; the latter is not stored.
     warnings : list of str
@@ -116,7 +114,7 @@ class Record:
         """Return what a stored record holds, as it will be read."""
         content = {k: v for k, v in asdict(self).items() if k != "folder"}
         content["settings"] = published(self.settings)
-        found: dict[str, Any] = json.loads(json.dumps(_without_nan(content), allow_nan=False))
+        found: dict[str, Any] = json.loads(json.dumps(content), parse_constant=lambda _: None)
         return found
 
     def keep_places(self, settings: Mapping[str, Any]) -> None:
@@ -160,12 +158,9 @@ class Record:
         name : str
             Of its folder.
         """
-        wanted = json.loads(json.dumps(naming(settings.flat())))
-        found = naming(self.settings)
-        other = [k for k in {**wanted, **found} if wanted.get(k) != found.get(k)]
-        facts = {"data": (data, self.data.get("checksum")), "name": (name, self.name)}
-        other += [k for k, (one, two) in facts.items() if one != two]
-        if other:
+        wanted = json.loads(json.dumps({**naming(settings.flat()), "data": data, "name": name}))
+        found = {**naming(self.settings), "data": self.data.get("checksum"), "name": self.name}
+        if other := [k for k in {**wanted, **found} if wanted.get(k) != found.get(k)]:
             raise ValueError(
                 f"{Path(self.folder) / 'record.json'} is the record of another run, {self.name}: "
                 f"it differs in {', '.join(other)}"
@@ -179,8 +174,7 @@ class Record:
         only = isinstance(warm, int) and len(self.curves) <= warm if self.task == "labels" else not trained
         said = list(self.environment.get("remarks", ()))  # on the runs that this one combines
         said += ["warm-up only"] if self.curves and only and self.settings["method"] != "plain" else []
-        idle = [row for row in trained if row.get("idle") or row.get("steps") == 0]
-        if idle:
+        if idle := [row for row in trained if row.get("idle") or row.get("steps") == 0]:
             who = sorted({network for row in idle for network in row.get("idle", ())})
             of = f"network {', '.join(map(str, who))} took" if who else "took"
             said.append(f"{of} no step in {len(idle)} of {len(trained)} epochs")
@@ -263,16 +257,6 @@ def _with_places(settings: dict[str, Any], path: Path) -> dict[str, Any]:
 def _merged(settings: dict[str, Any], found: Mapping[str, Any]) -> dict[str, Any]:
     own = {k: {**settings[k], **v} if isinstance(v, dict) else v for k, v in found.items() if k in settings}
     return {**settings, **own}
-
-
-def _without_nan(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {k: _without_nan(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_without_nan(v) for v in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
 
 
 def completed(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,8 +7,6 @@ from nclib.common.options import did_you_mean
 from nclib.runs.labels import LabelExperiment
 from nclib.runs.pairs import PairExperiment
 
-IMPORT_FIRST = "; import the file that registers it first (nclib run --import FILE)"
-
 
 def experiment_of(method: str) -> PairExperiment | LabelExperiment:
     """Return the experiment of a method: its parameters, and its runs.
@@ -38,5 +36,7 @@ def experiment_of(method: str) -> PairExperiment | LabelExperiment:
     if method in labels:
         return LabelExperiment(method)
     every = pairs + labels
-    hint = did_you_mean(method, every) or IMPORT_FIRST
+    hint = (
+        did_you_mean(method, every) or "; import the file that registers it first (nclib run --import FILE)"
+    )
     raise ValueError(f"method={method!r}: must be one of {', '.join(every)}{hint}")
