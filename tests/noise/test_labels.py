@@ -19,15 +19,6 @@ def test_flip_matrix_is_the_expected_one():
         np.testing.assert_allclose(flips, expected, atol=0.012)
 
 
-def test_a_seed_names_the_same_labels_for_ever():
-    true = np.arange(10) % 5
-    symmetric, asymmetric = (
-        make(true, 0.8, n_classes=5, seed=(2, 0)) for make in (symmetric_labels, asymmetric_labels)
-    )
-    assert symmetric.tolist() == [1, 3, 3, 3, 0, 3, 3, 3, 3, 4]
-    assert asymmetric.tolist() == [0, 1, 3, 3, 0, 0, 1, 3, 3, 0]
-
-
 @pytest.mark.parametrize("make", [symmetric_labels, asymmetric_labels])
 @pytest.mark.parametrize(
     ("labels", "options", "words"),
