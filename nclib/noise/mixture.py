@@ -83,12 +83,11 @@ def unit_interval(x: Any, low: float | None = None, high: float | None = None) -
     return scaled
 
 
-def two_means(ordered: Array, counts: Array | None = None) -> int:
-    """Return how many of the ascending values (m,), of weights ``counts``, form the lower of two exact means.
+def two_means(ordered: Array, weights: Array) -> int:
+    """Return how many of the weighted ascending values (m,) form the lower of two exact means.
 
     That is the cut, in 1..m-1, with the smallest sum of squared distances in one dimension.
     """
-    weights = np.ones_like(ordered) if counts is None else counts
     n = np.cumsum(weights)
     s = np.cumsum(weights * ordered)
     low = s[:-1] ** 2 / n[:-1]

@@ -181,16 +181,11 @@ class PairTrainer(SavedLoop):
         """
         batches = self.batches(purpose="per pair")
         with self.evaluating():
-            found = torch.cat(
-                [check_pair_values(values(b), len(b), "loop.per_pair or each_pair") for b in batches]
-            )
-        index = torch.cat(batches.chunks)
-        result = found.new_zeros(self.n_pairs, *found.shape[1:], device="cpu")
-        result[index] = found.cpu()
-        if len(index) < self.n_pairs:  # the pair that a last batch of one left out counts as average
-            left = torch.ones(self.n_pairs, dtype=torch.bool)
-            left[index] = False
-            result[left] = result[index].to(torch.float64).mean(0).to(result.dtype)
+            parts = [check_pair_values(values(b), len(b), "loop.per_pair or each_pair") for b in batches]
+        found = torch.cat(parts).cpu()
+        mean = found.to(torch.float64).mean(0).to(found.dtype)  # of a pair that a last batch of one left out
+        result = mean.expand(self.n_pairs, *mean.shape).clone()
+        result[torch.cat(batches.chunks)] = found
         return result
 
     def per_pair(self, loss: Callable[[Tensor], Tensor], network: int | None = None) -> Tensor:
@@ -199,16 +194,13 @@ class PairTrainer(SavedLoop):
 
     @functools.cached_property
     def optimizers(self) -> list[torch.optim.Optimizer]:
-        """The optimiser of each network, made when training begins: torch takes two seconds for the first."""
-        return self._new_optimizers()
-
-    def _new_optimizers(self) -> list[torch.optim.Optimizer]:
+        """The optimiser of each network, made when it is asked for: torch takes two seconds for the first."""
         s = self.schedule
         return [build(s.optimizer, _groups(n), s.lr, s.weight_decay) for n in self.networks]
 
     def reset_optimizers(self) -> None:
         """Give every network a new optimiser without moments."""
-        self.optimizers = self._new_optimizers()
+        self.__dict__.pop("optimizers", None)
 
     # -- the loop ---------------------------------------------------------------------------------------
 
