@@ -40,6 +40,7 @@ def _by(rule: Rule) -> Callable[[str], Any]:
     """Return the check of an argument by a rule; it suggests the nearest choice."""
 
     def check(word: str) -> Any:
+        """Return the value of a word, or refuse it."""
         value = int(word) if rule.kind is int and word.lstrip("-").isdecimal() else word
         if not rule.accepts(value):
             hint = did_you_mean(word, rule.choices or ())
