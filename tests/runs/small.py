@@ -1,6 +1,9 @@
-"""Settings of runs that take a second."""
+"""Settings of runs that take a second, and a record that no run made."""
 
 from typing import Any
+
+from nclib.runs import Record
+from nclib.runs.record import RECALLS
 
 SMALL: dict[str, Any] = {
     "dataset": "planted",
@@ -12,3 +15,44 @@ SMALL: dict[str, Any] = {
     "data_options": {"n_train": 40, "n_val": 10, "n_test": 10},
 }
 QUIET = SMALL | {"progress": False}
+SMALL_LABELS: dict[str, Any] = {
+    "dataset": "planted_category",
+    "noise_rate": 0.5,
+    "epochs": 2,
+    "batch_size": 32,
+    "hidden": 16,
+    "dim": 8,
+    "data_options": {
+        "n_train": 90,
+        "n_val": 30,
+        "n_test": 40,
+        "n_classes": 4,
+        "image_dim": 16,
+        "text_dim": 16,
+    },
+}
+
+
+def made(name: str = "r", seed: int = 0, rsum: float = 300.0, **parts: Any) -> Record:
+    """Return a record that no run made, with these parts in place of its own or beside them."""
+    record = Record(
+        name=name,
+        settings={
+            "method": "mine",
+            "preset": "quick",
+            "seed": seed,
+            "mrate": 0.6,
+            "method_options": {"a": 0.1},
+        },
+        data={"checksum": "d"},
+        noise={"checksum": "12e34", "protocol": "images"},
+        metrics={"val": {"rsum": rsum}, "test": {**dict.fromkeys(RECALLS, rsum / 6), "rsum": rsum}},
+        curves=[{"epoch": 1, "phase": "training", "loss": 0.1 + 0.2, "seconds": 0.5}],
+        diagnostics={},
+        best_epoch=1,
+        cost={"seconds": 1.0},
+        environment={"device": "CPU"},
+    )
+    for part, values in parts.items():
+        setattr(record, part, {**getattr(record, part), **values} if isinstance(values, dict) else values)
+    return record

@@ -1,13 +1,11 @@
 """Checkpoints: bit for bit, atomic, and never pickle."""
 
 import math
-import re
 
 import pytest
 import torch
 
-from nclib.runs import checkpoint, epoch_arrays
-from nclib.runs.loop import SavedLoop
+from nclib.runs import checkpoint
 
 
 def test_round_trip_is_exact(tmp_path):
@@ -63,73 +61,3 @@ def test_digest_tells_bits_apart():
     a = {"w": torch.ones(2), "n": torch.tensor(1)}
     assert checkpoint.digest(a) == checkpoint.digest({k: v.clone() for k, v in reversed(a.items())})
     assert checkpoint.digest(a) != checkpoint.digest({**a, "w": torch.tensor([1.0, 1.0 + 1e-7])})
-
-
-class Counted(SavedLoop):
-    """Epochs that train nothing and keep their number."""
-
-    criterion, stream = "rsum", "test"
-
-    def __init__(self, folder, seed, epochs):
-        super().__init__(
-            seed=seed, device=torch.device("cpu"), folder=folder, identity={"fingerprint": f"{seed}"}
-        )
-        self.n_planned = epochs
-
-    def _train_epoch(self, progress):
-        self.keep(x=[self.seed, self.epoch])
-        return {"phase": "training"}
-
-    def _validate(self):
-        return {"rsum": 1.0}
-
-    def _weights(self):
-        return self._state()
-
-    def _state(self):
-        return {}
-
-    def _put(self, weights):
-        """Nothing is trained."""
-
-    def _load_state(self, saved):
-        """Nothing is trained."""
-
-    def _line(self, row):
-        return ""
-
-
-def kept(folder, seed):
-    """Make a run of two epochs; return its files of arrays."""
-    Counted(folder, seed, 2).fit(progress=False)
-    return sorted((folder / "epochs").iterdir())
-
-
-def test_arrays_of_epochs_are_bound_to_their_checkpoint(tmp_path):
-    first, second = kept(tmp_path / "a", 1)
-    (other, _) = kept(tmp_path / "b", 2)
-    data = first.read_bytes()
-    middle = len(data) // 2
-    wrong = {
-        "flipped": data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :],
-        "cut": data[:middle],
-        "no file of arrays": b"junk",
-        "another epoch": second.read_bytes(),
-        "another run": other.read_bytes(),
-    }
-    assert [a["x"].tolist() for a in epoch_arrays(tmp_path / "a").values()] == [[1, 0], [1, 1]]
-    for content in wrong.values():
-        first.write_bytes(content)
-        with pytest.raises(
-            ValueError, match=rf"{re.escape(str(first))} was changed, or belongs to another epoch or run"
-        ):
-            epoch_arrays(tmp_path / "a")
-    first.unlink()
-    with pytest.raises(FileNotFoundError, match=r"001\.npz"):
-        epoch_arrays(tmp_path / "a")
-    first.write_bytes(data)
-    (tmp_path / "a" / "epochs" / "003.npz").write_bytes(data)  # of no epoch of the run
-    assert list(epoch_arrays(tmp_path / "a")) == [1, 2]
-    (tmp_path / "a" / "checkpoint.safetensors").unlink()
-    with pytest.raises(FileNotFoundError, match="checkpoint"):
-        epoch_arrays(tmp_path / "a")

@@ -1,19 +1,11 @@
 """One experiment for two tasks: parameters, noise that was asked for, names of one thing, records."""
 
 import pytest
-from small import SMALL
+from small import SMALL, SMALL_LABELS
 
 import nclib
 from nclib.common.options import Rule
 from nclib.runs.variant import variant
-
-TINY_LABELS = {
-    "dataset": "planted_category",
-    "epochs": 1,
-    "hidden": 16,
-    "dim": 16,
-    "data_options": {"n_train": 60, "n_val": 20, "n_test": 20},
-}
 
 
 @pytest.mark.parametrize(
@@ -45,10 +37,10 @@ def test_a_run_says_first_how_much_was_moved(tmp_path, capsys):
     assert 0 < moved == round(200 * pairs.noise["true_rate"])
     said = f"{moved} of 200 pairs moved by images noise, rate 0.4, seed 0\n"
     assert capsys.readouterr().out.startswith(said)
-    labels = nclib.run("mrl", **TINY_LABELS, noise_rate=0.5, out=tmp_path)
+    labels = nclib.run("mrl", **SMALL_LABELS, out=tmp_path)
     wrong = labels.noise["moved"]
-    assert wrong / 120 == pytest.approx(labels.noise["true_rate"])  # of images and of texts
-    said = f"{wrong} of 120 labels moved by symmetric noise, rate 0.5, seed 0\n"
+    assert wrong / 180 == pytest.approx(labels.noise["true_rate"])  # of images and of texts
+    said = f"{wrong} of 180 labels moved by symmetric noise, rate 0.5, seed 0\n"
     assert capsys.readouterr().out.startswith(said)
 
 

@@ -1,6 +1,7 @@
 """What the loop offers to methods with several networks, several steps, or pairs known to be matched."""
 
 import io
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -235,6 +236,43 @@ def test_a_stopped_run_continues_with_its_arrays_and_warnings_and_refuses_other_
         trainer.identity = right | {key: "other"}
         with pytest.raises(ValueError, match=f"belongs to a run with other {told}; take another out"):
             trainer.fit(progress=False)
+
+
+def test_arrays_of_epochs_are_bound_to_their_checkpoint(trainer, monkeypatch):
+    def train(progress):
+        trainer.keep(x=[trainer.epoch])
+        return {"phase": "training"}
+
+    monkeypatch.setattr(trainer, "_train_epoch", train)
+    monkeypatch.setattr(trainer, "_validate", lambda: {"rsum": 1.0})
+    trainer.n_planned = 2
+    trainer.fit(progress=False)
+    folder = trainer.folder
+    first, second = sorted((folder / "epochs").iterdir())
+    data = first.read_bytes()
+    middle = len(data) // 2
+    wrong = {
+        "flipped": data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :],
+        "cut": data[:middle],
+        "no file of arrays": b"junk",
+        "another epoch": second.read_bytes(),
+    }
+    assert [a["x"].tolist() for a in epoch_arrays(folder).values()] == [[0], [1]]
+    for content in wrong.values():
+        first.write_bytes(content)
+        with pytest.raises(
+            ValueError, match=rf"{re.escape(str(first))} was changed, or belongs to another epoch or run"
+        ):
+            epoch_arrays(folder)
+    first.unlink()
+    with pytest.raises(FileNotFoundError, match=r"001\.npz"):
+        epoch_arrays(folder)
+    first.write_bytes(data)
+    (folder / "epochs" / "003.npz").write_bytes(data)  # of no epoch of the run
+    assert list(epoch_arrays(folder)) == [1, 2]
+    (folder / "checkpoint.safetensors").unlink()
+    with pytest.raises(FileNotFoundError, match="checkpoint"):
+        epoch_arrays(folder)
 
 
 def test_a_published_model_is_validated_alone(trainer):

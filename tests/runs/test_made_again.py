@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+from small import SMALL_LABELS
 
 import nclib
 from nclib import cli, label_noise, methods
@@ -25,23 +26,10 @@ PAIRS = {
     "model_options": {"embed_dim": 16, "word_dim": 16},
     "data_options": {"n_train": 24, "n_val": 8, "n_test": 8},
 }
-LABELS = {
-    "dataset": "planted_category",
-    "noise_rate": 0.4,
-    "epochs": 2,
-    "batch_size": 32,
-    "hidden": 16,
-    "dim": 8,
-    "data_options": {
-        "n_train": 90,
-        "n_val": 30,
-        "n_test": 40,
-        "n_classes": 4,
-        "image_dim": 16,
-        "text_dim": 16,
-    },
+METHODS = {
+    **dict.fromkeys(methods.available(), PAIRS),
+    **dict.fromkeys(label_noise.available(), SMALL_LABELS),
 }
-METHODS = {**dict.fromkeys(methods.available(), PAIRS), **dict.fromkeys(label_noise.available(), LABELS)}
 
 
 def values_of(method: str) -> dict:

@@ -8,32 +8,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from small import made as make
 
 import nclib
 from nclib.runs import append, digests, load_record, store
 from nclib.runs.curves import Curves, packed
-from nclib.runs.record import MAPS, RECALLS, Record, own_sum
+from nclib.runs.record import MAPS, RECALLS, own_sum
 
 RESULTS = Path(__file__).resolve().parents[2] / "book" / "results"
 TABLES = sorted(RESULTS.glob("*.csv"))
-
-
-def make(name="r", seed=0, rsum=300.0, **parts):
-    record = Record(
-        name=name,
-        settings={"method": "mine", "preset": "quick", "seed": seed, "mrate": 0.6, "method_options": {}},
-        data={"checksum": "d"},
-        noise={"checksum": "12e34"},
-        metrics={"val": {"rsum": rsum}, "test": {**dict.fromkeys(RECALLS, rsum / 6), "rsum": rsum}},
-        curves=[{"epoch": 1, "phase": "training", "loss": 0.1 + 0.2, "seconds": 0.5}],
-        diagnostics={},
-        best_epoch=1,
-        cost={"seconds": 1.0},
-        environment={"device": "CPU"},
-    )
-    for part, values in parts.items():
-        setattr(record, part, {**getattr(record, part), **values} if isinstance(values, dict) else values)
-    return record
 
 
 @pytest.fixture
