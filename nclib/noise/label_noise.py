@@ -203,24 +203,21 @@ class LabelNoise:
         Raises
         ------
         FileNotFoundError, ValueError
-            If there is no such file, the lists do not fit the labels, or a class is out of range.
+            If there is no such file, the lists do not fit the labels, or a class is out of range, as in files
+            of code that draws one class too many.
         """
         truth = np.asarray(labels, np.int64)
         try:
-            given = np.asarray(json.loads(Path(path).read_text("utf8")), dtype=object)
-            lists = given.astype(np.int64)
+            images, texts = json.loads(Path(path).read_text("utf8"))
         except (ValueError, TypeError) as error:
-            raise ValueError(f"{path}: not two equally long lists of whole numbers ({error})") from error
-        if lists.shape != (2, len(truth)) or not (lists == given).all():
-            raise ValueError(
-                f"{path}: must hold two lists of {len(truth)} whole numbers, found shape {lists.shape}"
-            )
-        if lists.min() < 0 or lists.max() >= n_classes:
-            raise ValueError(
-                f"{path}: classes must lie in 0..{n_classes - 1}, found {lists.min()}..{lists.max()}; files "
-                "drawn with one class too many must be drawn again"
-            )
-        return cls(truth, lists[0], lists[1], None, "file", "file", None)
+            raise ValueError(f"{path} does not hold two lists of whole numbers ({error})") from error
+        fits: dict[str, Any] = {"kinds": "iu", "size": len(truth), "low": 0, "high": n_classes - 1}
+        lists = {"images": images, "texts": texts}
+        given = [vector(x, f"{path}: classes of {what}", **fits) for what, x in lists.items()]
+        return cls(truth, *given, None, "file", "file", None)
+
+    def __len__(self) -> int:
+        return 2 * len(self.truth)
 
     @property
     def true_rate(self) -> float:

@@ -82,10 +82,6 @@ class Experiment(ABC, Generic[T, D, N]):
         """Assemble noise, networks, method and trainer of a run on its data. Writes nothing."""
 
     @abstractmethod
-    def noise_facts(self, noise: N) -> dict[str, Any]:
-        """Return ``of``, the number of pairs or labels under the noise, and what else a record keeps."""
-
-    @abstractmethod
     def evaluate(self, loaded: LoadedRun[T, D, N]) -> dict[str, dict[str, float]]:
         """Return the results of the selected epoch on the test split, ``test`` among them."""
 
@@ -354,10 +350,10 @@ class Experiment(ABC, Generic[T, D, N]):
     def finish(self, settings: Settings, loaded: LoadedRun[T, D, N], progress: bool) -> Record:
         """Train a loaded run to its end, test the selected epoch, write the record and return it."""
         trainer, noise = loaded.trainer, loaded.noise
-        facts = self.noise_facts(noise)
-        moved = round(noise.true_rate * facts["of"])
+        of = len(noise)
+        moved = round(noise.true_rate * of)
         if progress:
-            print(f"{moved:,} of {facts['of']:,} {self.items} moved{_reason(settings.run, noise.protocol)}")
+            print(f"{moved:,} of {of:,} {self.items} moved{_reason(settings.run, noise.protocol)}")
             print(f"{trainer.folder.name}  [{settings.run.preset}, {trainer.device}]")
         trainer.fit(progress)
         # Papers report the last epoch where training collapses; the selected one may be an early one.
@@ -370,14 +366,14 @@ class Experiment(ABC, Generic[T, D, N]):
         metrics |= self.probe(loaded)
         flat, curves, best = settings.flat(), trainer.history, trainer.best["epoch"]
         validated = {k[4:]: v for k, v in curves[best - 1].items() if k.startswith("val_")}
-        named = ("protocol", "rate", "seed", "true_rate", "checksum")
+        facts = ("protocol", "scope", "rate", "seed", "true_rate", "checksum")
         dataset = loaded.dataset
         record = Record(
             name=trainer.folder.name,
             settings={k: v for k, v in flat.items() if k != "out"},  # a place on one machine
             data={"name": dataset.name, "checksum": dataset.checksum, **self.data_facts(loaded)},
-            noise={k: getattr(noise, k) for k in named}
-            | {**facts, "moved": moved, "description": noise.describe()},
+            noise={k: getattr(noise, k) for k in facts if hasattr(noise, k)}
+            | {"of": of, "moved": moved, "description": noise.describe()},
             metrics={"val": validated, **metrics},
             curves=curves,
             diagnostics=self.diagnostics(loaded),

@@ -90,10 +90,6 @@ class LabelExperiment(Experiment[LabelTrainer, CategoryData, LabelNoise]):
         )
         return LoadedRun(trainer, dataset, noise)
 
-    def noise_facts(self, noise: LabelNoise) -> dict[str, Any]:
-        """Return the number of labels, of images and texts together, and the scope of the noise."""
-        return {"of": 2 * len(noise.truth), "scope": noise.scope}
-
     def evaluate(self, loaded: LoadedLabels) -> dict[str, dict[str, float]]:
         test = loaded.dataset.test
         v, t = loaded.trainer.embed_split(test)

@@ -109,9 +109,6 @@ class PairExperiment(Experiment[PairTrainer, Dataset, Mismatch]):
         )
         return LoadedRun(trainer, dataset, noise)
 
-    def noise_facts(self, noise: Mismatch) -> dict[str, Any]:
-        return {"of": len(noise)}
-
     def evaluate(self, loaded: LoadedPairs) -> dict[str, dict[str, float]]:
         test = loaded.dataset.test
         return metrics_of(loaded.trainer.scores(test), test)
