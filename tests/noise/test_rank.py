@@ -180,15 +180,9 @@ def test_a_bank_without_a_ranking_says_nothing(m):
         (lambda: max_ranks(torch.arange(3)), "floating"),
         (lambda: max_ranks(torch.tensor([0.0, math.nan])), "NaN or infinite"),
         (lambda: rank_correlation(torch.rand(3), torch.rand(4)), "must have the same shape"),
-        (
-            lambda: rank_correspondence(*features(3, 4)[:3], torch.rand(5, 16)),
-            r"pairs, got \(3, 4\) and \(3, 5\)",
-        ),
+        (lambda: rank_correspondence(*features(3, 4)[:3], torch.rand(5, 16)), r"\(3, 4\) and \(3, 5\)"),
         (lambda: rank_correspondence(*features(3, 4)[:3], torch.rand(4, 9)), "the same width"),
-        (
-            lambda: bank_distances(torch.rand(2, 3), torch.full((2, 3), math.inf)),
-            "bank holds NaN",
-        ),
+        (lambda: bank_distances(torch.rand(2, 3), torch.full((2, 3), math.inf)), "bank holds NaN"),
         (lambda: rank_anchors(torch.zeros(0)), "at least one number"),
         (lambda: nearest_entries(torch.rand(2, 3), 0), "k=0: must be a whole number, at least 1"),
     ],

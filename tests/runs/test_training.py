@@ -157,14 +157,14 @@ def test_bf16_is_for_the_forward_pass_only(model, tmp_path):
     ("wrong", "message"),
     [
         ({"mrat": 0.6}, r"unknown parameter 'mrat'; did you mean 'mrate'\?"),
-        ({"mrate": 60}, "mrate=60: must be a number, at least 0 and at most 1"),
         ({"rho": 0}, "rho=0: must be a number, above 0"),
         ({"model": "sgrr"}, "model='sgrr': must be one of"),
-        ({"dataset": "f30"}, "dataset='f30': must be one of"),
-        ({"protocol": "image"}, "protocol='image': must be one of"),
+        (
+            {"dataset": "f30", "protocol": "image"},
+            "protocol='image': must be .*dataset='f30': must be one of",
+        ),
         ({"device": "cuda:99"}, "device='cuda:99' cannot be used here"),
         ({"device": "meta"}, "device='meta' cannot be used here"),
-        ({"threads": 20_000}, "threads=20000: must be a whole number, at least 0 and at most 1024"),
         ({"model": ["vse"]}, r"model=\['vse'\]: must be one of"),
         ({"method": ["plain"]}, r"method=\['plain'\]: must be one of"),
         ({"batch_size": 100_000}, "batch_size=100000 exceeds the 320 training pairs"),
