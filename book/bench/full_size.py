@@ -49,6 +49,7 @@ from nclib.data.rows import RowFile
 from nclib.data.vocabulary import SPECIAL
 from nclib.noise import Mismatch
 from nclib.runs import noisy_pairs
+from nclib.runs.loop import Place
 from nclib.runs.options import PairSchedule
 from nclib.runs.pair_trainer import PairTrainer
 
@@ -149,8 +150,7 @@ def steps(images: Images, n_steps: int, n_ahead: int) -> dict[str, Any]:
         pairs = noisy_pairs.NoisyPairs(split, Mismatch.draw(split.image_of, 0.4, seed=0))
         trainer = PairTrainer(
             methods.build("plain"), [network], pairs, split.part(0, 2), PairSchedule(batch_size=BATCH),
-            seed=0, device=torch.device("cpu"), folder=Path(folder),
-            fingerprint="benchmark", data_checksum="benchmark",
+            Place(0, torch.device("cpu"), Path(folder), {}),
         )  # fmt: skip
         network.train()
         trace: list[tuple[float, float]] = []

@@ -30,6 +30,7 @@ from nclib.data.tokeniser import tokenise
 from nclib.methods.base import METHODS
 from nclib.models import build
 from nclib.noise import Mismatch
+from nclib.runs.loop import Place
 from nclib.runs.noisy_pairs import NoisyPairs
 from nclib.runs.options import PairSchedule
 from nclib.runs.pair_trainer import PairTrainer
@@ -185,18 +186,10 @@ def _trained(
         word_dim=WIDTH,
     )
     stamp = digest([x, tokens.tokens, tokens.offsets, image_of, rows, repr((schedule, method.options, seed))])
-    trainer = PairTrainer(
-        method,
-        [network],
-        NoisyPairs(train, Mismatch.draw(train.image_of, 0.0, seed=0), truth_is_known=False),
-        val,
-        schedule,
-        seed=seed,
-        device=torch.device(device),
-        folder=folder / f"model-{stamp[:12]}",
-        fingerprint=stamp,
-        data_checksum=stamp,
-    )
+    pairs = NoisyPairs(train, Mismatch.draw(train.image_of, 0.0, seed=0), truth_is_known=False)
+    identity = {"fingerprint": stamp, "noise": pairs.noise.checksum, "data": stamp}
+    place = Place(seed, torch.device(device), folder / f"model-{stamp[:12]}", identity)
+    trainer = PairTrainer(method, [network], pairs, val, schedule, place)
     if said:
         print(f"{'reading' if trainer.finished else 'training'} {said}", flush=True)
     trainer.fit(bool(said) and len(train.images) > SOON)

@@ -213,8 +213,8 @@ class LabelNoise:
             raise ValueError(f"{path} does not hold two lists of whole numbers ({error})") from error
         fits: dict[str, Any] = {"kinds": "iu", "size": len(truth), "low": 0, "high": n_classes - 1}
         lists = {"images": images, "texts": texts}
-        given = [vector(x, f"{path}: classes of {what}", **fits) for what, x in lists.items()]
-        return cls(truth, *given, None, "file", "file", None)
+        images, texts = (vector(x, f"{path}: classes of {what}", **fits) for what, x in lists.items())
+        return cls(truth, images, texts, None, "file", "file", None)
 
     def __len__(self) -> int:
         return 2 * len(self.truth)

@@ -28,7 +28,7 @@ from nclib.models import compiling
 from nclib.noise import LabelNoise, Mismatch
 from nclib.runs import checkpoint
 from nclib.runs.identity import DATA, code_names, fingerprint
-from nclib.runs.loop import SavedLoop, kept_warnings
+from nclib.runs.loop import Place, SavedLoop, kept_warnings
 from nclib.runs.machine import choose_device, environment, numbers_fixed, peak_memory_mb
 from nclib.runs.options import PARAMETERS, RunOptions, RunParameters, Settings, as_plain
 from nclib.runs.record import Record
@@ -80,6 +80,13 @@ class Experiment(ABC, Generic[T, D, N]):
         self, settings: Settings, dataset: D, folder: Path, device: torch.device
     ) -> LoadedRun[T, D, N]:
         """Assemble noise, networks, method and trainer of a run on its data. Writes nothing."""
+
+    def place(self, settings: Settings, dataset: D, noise: N, folder: Path, device: torch.device) -> Place:
+        """Return where a run is trained, and what it is."""
+        run: Any = settings.run
+        fingerprint = self.fingerprint(settings, content_of(dataset))
+        identity = {"fingerprint": fingerprint, "noise": noise.checksum, "data": dataset.checksum}
+        return Place(run.seed, device, folder, identity)
 
     @abstractmethod
     def evaluate(self, loaded: LoadedRun[T, D, N]) -> dict[str, dict[str, float]]:
@@ -406,7 +413,7 @@ class Experiment(ABC, Generic[T, D, N]):
         return loaded
 
 
-def _reason(run: RunOptions, protocol: str) -> str:
+def _reason(run: Any, protocol: str) -> str:
     """Return where the noise of a run comes from."""
     if run.noise_file:
         return f" by the file {run.noise_file}"

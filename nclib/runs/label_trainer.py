@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,7 +13,7 @@ from nclib.common.method import check_plain, check_terms
 from nclib.data import CategorySplit
 from nclib.evaluation import mean_average_precision
 from nclib.label_noise import DeepMethod, LabelBatch, LabelTruth, Projector, Training
-from nclib.runs.loop import SavedLoop, seed_of
+from nclib.runs.loop import Place, SavedLoop, seed_of
 from nclib.runs.options import LabelSchedule
 
 BETAS = (0.5, 0.999)  # of Adam, as MRL and its successors
@@ -55,8 +54,7 @@ class LabelTrainer(SavedLoop):
     val : CategorySplit
         Split on which the epoch with the largest mean mAP is selected.
     schedule : LabelSchedule
-    seed, device, folder, identity
-        As in :class:`~nclib.runs.loop.SavedLoop`.
+    place : Place
     """
 
     criterion: ClassVar[str] = "map_avg"
@@ -70,23 +68,19 @@ class LabelTrainer(SavedLoop):
         truth: np.ndarray,
         val: CategorySplit,
         schedule: LabelSchedule,
-        *,
-        seed: int,
-        device: torch.device,
-        folder: Path,
-        identity: dict[str, str],
+        place: Place,
     ) -> None:
-        super().__init__(seed=seed, device=device, folder=folder, identity=identity)
+        super().__init__(place)
         self.method, self.val, self.schedule, self.truth = method, val, schedule, LabelTruth(truth)
         self.n_pairs, self.n_classes = len(train), train.n_classes
         self.batch_size, self.n_epochs = min(schedule.batch_size, self.n_pairs), schedule.epochs
         self.n_planned = self.n_epochs if isinstance(method, DeepMethod) else 1  # a closed form takes one
         self.iteration, self.network, self.train = 0, network, train
         if network is not None:
-            self.network = network.to(device)
+            self.network = network.to(self.device)
             self.networks = [self.network]
         if isinstance(method, DeepMethod):
-            self.train, lr = train.to(device), schedule.lr
+            self.train, lr = train.to(self.device), schedule.lr
             weights = method.parameters(self.network, lr)
             self.optimizer: torch.optim.Optimizer
             self.optimizer = torch.optim.Adam(weights, lr=lr, betas=BETAS, fused=True)

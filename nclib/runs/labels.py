@@ -16,7 +16,7 @@ from nclib.evaluation import precision_at_k
 from nclib.label_noise import DeepMethod, Shape, Training
 from nclib.label_noise.base import METHODS
 from nclib.noise import LabelNoise
-from nclib.runs.experiment import Experiment, LoadedRun, content_of, last_diagnostics
+from nclib.runs.experiment import Experiment, LoadedRun, last_diagnostics
 from nclib.runs.label_trainer import LabelTrainer, inputs_of, retrieval_map
 from nclib.runs.loop import epoch_arrays
 from nclib.runs.options import LabelOptions, LabelSchedule, Settings
@@ -72,22 +72,8 @@ class LabelExperiment(Experiment[LabelTrainer, CategoryData, LabelNoise]):
             torch.manual_seed(run.seed)
             sizes = {"hidden": schedule.hidden, "dim": schedule.dim}
             network = method.build(Shape(dataset.image_dim, dataset.text_dim, k, **sizes))
-        trainer = LabelTrainer(
-            method,
-            network,
-            train,
-            truth,
-            dataset.val,
-            schedule,
-            seed=run.seed,
-            device=device,
-            folder=folder,
-            identity={
-                "fingerprint": self.fingerprint(settings, content_of(dataset)),
-                "noise": noise.checksum,
-                "data": dataset.checksum,
-            },
-        )
+        place = self.place(settings, dataset, noise, folder, device)
+        trainer = LabelTrainer(method, network, train, truth, dataset.val, schedule, place)
         return LoadedRun(trainer, dataset, noise)
 
     def evaluate(self, loaded: LoadedLabels) -> dict[str, dict[str, float]]:

@@ -12,6 +12,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -55,11 +56,9 @@ def kept_warnings() -> Iterator[list[str]]:
         yield said
 
 
-class SavedLoop(ABC):
-    """Epochs that are validated, selected and saved one by one; a killed run continues from the last one.
-
-    A subclass says how an epoch is trained and validated, which weights testing needs, and which further
-    state a run needs to continue with the same bits.
+@dataclass(frozen=True)
+class Place:
+    """Where a run is trained, and what it is.
 
     Parameters
     ----------
@@ -72,11 +71,29 @@ class SavedLoop(ABC):
         Checksums of settings and code, noise and data; a checkpoint with others is refused.
     """
 
+    seed: int
+    device: torch.device
+    folder: Path
+    identity: dict[str, str]
+
+
+class SavedLoop(ABC):
+    """Epochs that are validated, selected and saved one by one; a killed run continues from the last one.
+
+    A subclass says how an epoch is trained and validated, which weights testing needs, and which further
+    state a run needs to continue with the same bits.
+
+    Parameters
+    ----------
+    place : Place
+    """
+
     criterion: ClassVar[str]  # of the validation results: the epoch with its largest value is selected
     stream: ClassVar[str]  # name of the global generator's seed
 
-    def __init__(self, *, seed: int, device: torch.device, folder: Path, identity: dict[str, str]) -> None:
-        self.seed, self.device, self.folder, self.identity = seed, device, folder, identity
+    def __init__(self, place: Place) -> None:
+        self.seed, self.device, self.folder = place.seed, place.device, place.folder
+        self.identity = place.identity
         self.n_planned = 0  # epochs of the whole run
         self.schedule: Any = None  # with ``batch_size``
         self.networks: list[Any] = []

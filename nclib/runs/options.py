@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from os import PathLike
@@ -27,7 +26,7 @@ LARGEST_SEED = 2**31 - 1
 
 
 @dataclass(frozen=True)
-class RunOptions(ABC):
+class RunOptions:
     """Options of every run, whatever its task and method."""
 
     dataset: str = option("emoji", help="name of the data; see nclib.data.available()")
@@ -40,11 +39,6 @@ class RunOptions(ABC):
     device: str = option("auto", help="auto, cpu, cuda, cuda:1, ...")
     threads: int = option(0, low=0, high=1024, help="CPU threads; 0: torch's own choice")
     out: str = option("runs", help="folder for records, checkpoints and arrays")
-
-    @property
-    @abstractmethod
-    def noise_rate(self) -> float | None:
-        """Share of training pairs or labels that are made wrong; None where a file gives the noise."""
 
     @property
     def drawn_with(self) -> int:

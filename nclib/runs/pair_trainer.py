@@ -7,7 +7,6 @@ import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -23,7 +22,7 @@ from nclib.models import Matcher, similarity_matrix
 from nclib.models.encoders import WordEmbedding
 from nclib.models.pretrained import Frozen
 from nclib.noise import Mismatch
-from nclib.runs.loop import SavedLoop, seed_of
+from nclib.runs.loop import Place, SavedLoop, seed_of
 from nclib.runs.noisy_pairs import Batches, NoisyPairs
 from nclib.runs.optimizers import build
 from nclib.runs.options import PairSchedule
@@ -46,10 +45,7 @@ class PairTrainer(SavedLoop):
     val : Split
         Split on which the epoch with the largest sum of the six recalls is selected.
     schedule : PairSchedule
-    seed, device, folder
-        As in :class:`~nclib.runs.loop.SavedLoop`.
-    fingerprint, data_checksum : str
-        Identify settings and code, and the data; a checkpoint with others is refused.
+    place : Place
     pictures_on : {"auto", "host", "device"}
         Where training pictures lie, see :meth:`~nclib.runs.noisy_pairs.NoisyPairs.place`.
     renew : callable, optional
@@ -72,20 +68,15 @@ class PairTrainer(SavedLoop):
         pairs: NoisyPairs,
         val: Split,
         schedule: PairSchedule,
+        place: Place,
         *,
-        seed: int,
-        device: torch.device,
-        folder: Path,
-        fingerprint: str,
-        data_checksum: str,
         pictures_on: str = "auto",
         renew: Callable[[int], list[Matcher]] | None = None,
     ) -> None:
-        identity = {"fingerprint": fingerprint, "noise": pairs.noise.checksum, "data": data_checksum}
-        super().__init__(seed=seed, device=device, folder=folder, identity=identity)
-        check_precision(schedule.precision, device)
+        super().__init__(place)
+        check_precision(schedule.precision, self.device)
         self.method, self.pairs, self.schedule = method, pairs, schedule
-        self.networks = [network.to(device) for network in networks]
+        self.networks = [network.to(self.device) for network in networks]
         self.n_pairs, self.batch_size = len(pairs), schedule.batch_size
         self.image_of = pairs.image_of
         self.n_epochs, self.lr = schedule.epochs, schedule.lr

@@ -20,7 +20,7 @@ from nclib.methods.base import METHODS
 from nclib.models import Matcher
 from nclib.models.registry import MODELS
 from nclib.noise import Mismatch, calibration, detection
-from nclib.runs.experiment import Experiment, LoadedRun, content_of, last_diagnostics
+from nclib.runs.experiment import Experiment, LoadedRun, last_diagnostics
 from nclib.runs.loop import epoch_arrays
 from nclib.runs.noisy_pairs import NoisyPairs
 from nclib.runs.options import LARGEST_SEED, PairOptions, PairSchedule, Settings
@@ -99,11 +99,7 @@ class PairExperiment(Experiment[PairTrainer, Dataset, Mismatch]):
             NoisyPairs(dataset.train, noise, truth_is_known=not dataset.details.get("pairs_as_found", False)),
             dataset.val,
             settings.schedule,
-            seed=run.seed,
-            device=device,
-            folder=folder,
-            fingerprint=self.fingerprint(settings, content_of(dataset)),
-            data_checksum=dataset.checksum,
+            self.place(settings, dataset, noise, folder, device),
             pictures_on=run.pictures_on,
             renew=networks,
         )

@@ -17,6 +17,7 @@ from nclib.label_noise.base import DeepMethod, Training
 from nclib.runs import checkpoint, epoch_arrays, experiment_of, resolve
 from nclib.runs.label_trainer import LabelTrainer
 from nclib.runs.labels import neighbours
+from nclib.runs.loop import Place
 from nclib.runs.options import LabelSchedule
 from nclib.runs.presets import PRESETS
 
@@ -177,7 +178,7 @@ def trainer_on(train, tmp_path, method="uot_rcl", **options):
     schedule = make(LabelSchedule, {"batch_size": 16, "epochs": 4, "hidden": 16, "dim": 8})
     return LabelTrainer(
         built, network, train, np.zeros(n, np.int64), val, schedule,
-        seed=0, device=torch.device("cpu"), folder=tmp_path, identity={"fingerprint": "x"},
+        Place(0, torch.device("cpu"), tmp_path, {}),
     )  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from nclib.methods import Method, Steps, option
 from nclib.methods.base import METHODS
 from nclib.models import build
 from nclib.noise import Mismatch
+from nclib.runs.loop import Place
 from nclib.runs.noisy_pairs import NoisyPairs
 from nclib.runs.options import PairSchedule
 from nclib.runs.pair_trainer import PairTrainer
@@ -205,11 +206,7 @@ def fit(tmp_path, cls, warmup_epochs=0, epochs=1):
         NoisyPairs(data.train, Mismatch.draw(data.train.image_of, 0.0, seed=0)),
         data.val,
         make(PairSchedule, {"batch_size": 6, "epochs": epochs, "warmup_epochs": warmup_epochs}),
-        seed=0,
-        device=torch.device("cpu"),
-        folder=tmp_path,
-        fingerprint="test",
-        data_checksum="test",
+        Place(0, torch.device("cpu"), tmp_path, {}),
     )
     trainer.fit(progress=False)
     return trainer.history[-1]

@@ -15,6 +15,7 @@ from nclib.data.rows import RowFile
 from nclib.data.vocabulary import SPECIAL
 from nclib.noise import Mismatch
 from nclib.runs import noisy_pairs
+from nclib.runs.loop import Place
 from nclib.runs.noisy_pairs import DevicePictures, NoisyPairs
 from nclib.runs.options import PairSchedule
 from nclib.runs.pair_trainer import PairTrainer
@@ -101,8 +102,7 @@ def trainer(split, folder, method="plain"):
     noise = Mismatch.draw(split.image_of, 0.4, seed=0)
     return PairTrainer(
         built, networks, NoisyPairs(split, noise), split.part(0, 10),
-        PairSchedule(batch_size=16, warmup_epochs=1, epochs=2), seed=0, device=torch.device("cpu"),
-        folder=folder, fingerprint="f", data_checksum="d",
+        PairSchedule(batch_size=16, warmup_epochs=1, epochs=2), Place(0, torch.device("cpu"), folder, {}),
     )  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from nclib.methods.plain import Plain, PlainOptions
 from nclib.noise import Mismatch
 from nclib.runs import pair_trainer as training
 from nclib.runs import resolve
-from nclib.runs.loop import LOOK_EVERY, epoch_arrays
+from nclib.runs.loop import LOOK_EVERY, Place, epoch_arrays
 from nclib.runs.noisy_pairs import NoisyPairs
 from nclib.runs.options import PairSchedule
 from nclib.runs.pair_trainer import PairTrainer
@@ -55,11 +55,7 @@ def trainer(tmp_path):
         NoisyPairs(dataset.train, noise),
         dataset.val,
         make(PairSchedule, {"epochs": 2, "warmup_epochs": 1, "batch_size": 32, "lr": 2e-3}),
-        seed=0,
-        device=torch.device("cpu"),
-        folder=tmp_path,
-        fingerprint="f",
-        data_checksum=dataset.checksum,
+        Place(0, torch.device("cpu"), tmp_path, {"fingerprint": "f", "noise": "n", "data": "d"}),
     )
 
 
