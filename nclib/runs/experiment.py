@@ -32,7 +32,7 @@ from nclib.runs.loop import Place, SavedLoop, kept_warnings
 from nclib.runs.machine import choose_device, environment, numbers_fixed, peak_memory_mb
 from nclib.runs.options import PARAMETERS, RunOptions, RunParameters, Settings, as_plain
 from nclib.runs.record import Record
-from nclib.runs.tracking import reporter, shifted
+from nclib.runs.tracking import reporter
 
 OPTIONS_OF = {"dataset": "data_options", "model": "model_options"}
 IN_EVERY_ROW = ("epoch", "phase", "lr", "steps", "idle", "seconds", "cpu_seconds")  # of the curves
@@ -293,14 +293,14 @@ class Experiment(ABC, Generic[T, D, N]):
         return fingerprint(settings.flat(), self.parts(settings), data)
 
     def parts(self, settings: Settings) -> list[Any]:
-        """Return the classes and functions that compute a run."""
-        cls = type(self)
-        own: list[Any] = [e[getattr(settings.run, kind)].factory for kind, e in self.catalogues.items()]
-        method = self.methods[self.method].factory
-        return [cls.read_data, cls.assemble, cls.evaluate, cls.probe, cls.diagnostics, method, *own]
+        """Return the classes and functions that compute a run and may be the user's."""
+        named = [known[getattr(settings.run, kind)].factory for kind, known in self.catalogues.items()]
+        return [self.methods[self.method].factory, *named]
 
-    def run(self, settings: Settings, progress: bool = True, tracker: Any = None) -> Record:
+    def run(self, settings: Settings, progress: bool = True, tracker: Any = None, before: int = 0) -> Record:
         """Return the record of a run, which is made, continued or read; errors as of :func:`nclib.run`.
+
+        ``before`` is the number of epochs that the tracker was told of other networks.
 
         A record that is damaged or another run's is set aside with a warning and made again from the
         checkpoint. Global generators, threads, and what else of the session changes numbers are restored
@@ -311,7 +311,7 @@ class Experiment(ABC, Generic[T, D, N]):
         # 3. Networks that are trained apart are runs of their own, in folders of theirs, and are combined.
         # 4. Otherwise the folder is locked; a start that fails in its first epoch leaves none.
         # 5. Another record is set aside; training continues from the checkpoint if there is one.
-        reports = [] if tracker is None else [reporter(tracker)]
+        reports = [] if tracker is None else [reporter(tracker, before)]
         damage = ""
         mode = getattr(settings.run, "compile", "auto")
         with numbers_fixed(settings.run.threads), compiling(mode), kept_warnings() as said:
@@ -332,8 +332,8 @@ class Experiment(ABC, Generic[T, D, N]):
             if (apart := self.apart(settings)) != [settings]:
                 from nclib.runs.combination import combined  # which opens runs on pairs
 
-                told = [shifted(tracker, k * _epochs(settings.schedule)) for k in range(len(apart))]
-                members = [self.run(one, progress, to) for one, to in zip(apart, told, strict=True)]
+                each = settings.schedule.epochs + settings.schedule.warmup_epochs
+                members = [self.run(one, progress, tracker, k * each) for k, one in enumerate(apart)]
                 if damage:
                     checkpoint.set_aside(path, damage)
                 record = combined(members, settings.flat(), folder, settings.run.device)
@@ -420,11 +420,6 @@ def _reason(run: Any, protocol: str) -> str:
     if not run.noise_rate:
         return ": none asked for"
     return f" by {protocol} noise, rate {run.noise_rate:g}, seed {run.drawn_with}"
-
-
-def _epochs(schedule: Any) -> int:
-    """Return the epochs of a whole run; those of labels include the warm-up."""
-    return int(schedule.epochs + getattr(schedule, "warmup_epochs", 0))
 
 
 def content_of(dataset: Dataset | CategoryData) -> str:
