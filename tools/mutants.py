@@ -20,7 +20,7 @@ AREAS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "kernels": (("nclib/ot/_triton.py", "nclib/ot/_fused.py"), ("tests/kernels",)),
     "noise": (("nclib/noise/*.py",), ("tests/noise", "tests/label_noise/test_category_noise.py")),
     "losses": (("nclib/losses/*.py",), ("tests/test_losses.py", "tests/methods/test_rcl.py")),
-    "evaluation": (("nclib/evaluation/*.py",), ("tests/test_evaluation.py", "tests/test_category_map.py")),
+    "evaluation": (("nclib/evaluation/*.py",), ("tests/test_evaluation.py",)),
     "loop": (
         ("nclib/runs/loop.py", "nclib/runs/pair_trainer.py"),
         ("tests/runs/test_loop.py", "tests/runs/test_selection.py", "tests/runs/test_training.py"),

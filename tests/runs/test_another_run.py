@@ -41,12 +41,7 @@ def test_the_digest_of_a_large_file_is_made_once_and_again_after_a_change(tmp_pa
     assert files.content_digest(path) == whole(b"87654321")
     (kept,) = (tmp_path / "cache" / "digests").iterdir()
     true = kept.read_text()
-    other = path.with_name("other")
-    other.write_bytes(b"abcdefgh")
-    files.content_digest(other)
-    (stranger,) = {*kept.parent.iterdir()} - {kept}
-    flipped = ("1" if true[0] == "0" else "0") + true[1:]
-    for damage in ("damaged", flipped, true.split()[0], stranger.read_text()):
+    for damage in ("damaged", ("1" if true[0] == "0" else "0") + true[1:], true.split()[0]):
         kept.write_text(damage)
         assert files.content_digest(path) == whole(b"87654321")
         assert kept.read_text() == true
