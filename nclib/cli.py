@@ -467,20 +467,36 @@ def main(words: Words | None = None) -> int:
     ``words`` are those after ``nclib``, by default those of the process; returned is the exit status.
     """
     words = sys.argv[1:] if words is None else list(words)
+    again = "; the same command continues"
+    more = {"run": f"{again} from the last finished epoch", "audit": again}.get(words[0] if words else "", "")
+    return guarded("nclib", lambda: _choose("", main, words, COMMANDS), more)
+
+
+def guarded(name: str, do: Callable[[], int], continues: str = "") -> int:
+    """Return the exit status of a command; its errors, and the end of its reader, end it as one line.
+
+    Parameters
+    ----------
+    name : str
+        Of the program.
+    do : callable
+        Runs the command.
+    continues : str
+        What the line of a command ended by Ctrl-C adds.
+    """
     try:
-        status = _choose("", main, words, COMMANDS)
+        status = do()
         sys.stdout.flush()  # a closed pipe is noticed here, not when Python ends
         return status
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the last flush, when Python ends
         return UNREAD
     except (ValueError, RuntimeError, OSError, ImportError, MemoryError) as error:  # ImportError: of an extra
-        print(f"nclib: {error or 'there is not enough memory'}", file=sys.stderr)
+        print(f"{name}: {error or 'there is not enough memory'}", file=sys.stderr)
         return 2
     except (EOFError, BadZipFile, zlib.error) as error:
-        print(f"nclib: a file is damaged or cut off ({error}); make or fetch it again", file=sys.stderr)
+        print(f"{name}: a file is damaged or cut off ({error}); make or fetch it again", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        more = {"run": " from the last finished epoch", "audit": ""}.get(words[0] if words else "")
-        print("stopped" if more is None else f"stopped; the same command continues{more}", file=sys.stderr)
+        print(f"stopped{continues}", file=sys.stderr)
         return INTERRUPTED

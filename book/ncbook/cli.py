@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import shutil
 import sys
 import textwrap
@@ -14,10 +13,8 @@ from pathlib import Path
 import ncbook
 import nclib
 from ncbook.board import SUBMITTED
+from nclib.cli import guarded
 from nclib.runs import append
-
-INTERRUPTED = 130  # exit status that a shell gives a command ended by Ctrl-C
-UNREAD = 141  # and one whose output is no longer read, as in ``ncbook claims | head -1``
 
 
 def table(options: argparse.Namespace) -> int:
@@ -186,17 +183,5 @@ def main(words: Sequence[str] | None = None) -> int:
     """
     words = sys.argv[1:] if words is None else list(words)
     options = _parser().parse_args(words)
-    try:
-        status = options.do(options)
-        sys.stdout.flush()  # a closed pipe is noticed here, not when Python ends
-        return status
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush when Python ends
-        return UNREAD
-    except (ValueError, OSError) as error:
-        print(f"ncbook: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        more = "; the same command continues from the last finished epoch" if "--run" in words else ""
-        print(f"stopped{more}", file=sys.stderr)
-        return INTERRUPTED
+    more = "; the same command continues from the last finished epoch" if "--run" in words else ""
+    return guarded("ncbook", lambda: options.do(options), more)

@@ -81,13 +81,6 @@ class Experiment(ABC, Generic[T, D, N]):
     ) -> LoadedRun[T, D, N]:
         """Assemble noise, networks, method and trainer of a run on its data. Writes nothing."""
 
-    def place(self, settings: Settings, dataset: D, noise: N, folder: Path, device: torch.device) -> Place:
-        """Return where a run is trained, and what it is."""
-        run: Any = settings.run
-        fingerprint = self.fingerprint(settings, content_of(dataset))
-        identity = {"fingerprint": fingerprint, "noise": noise.checksum, "data": dataset.checksum}
-        return Place(run.seed, device, folder, identity)
-
     @abstractmethod
     def evaluate(self, loaded: LoadedRun[T, D, N]) -> dict[str, dict[str, float]]:
         """Return the results of the selected epoch on the test split, ``test`` among them."""
@@ -270,6 +263,12 @@ class Experiment(ABC, Generic[T, D, N]):
         """Load the data of a run and assemble it, as :meth:`assemble`."""
         return self.assemble(settings, self.read_data(settings), folder, device)
 
+    def place(self, settings: Settings, dataset: D, noise: N, folder: Path, device: torch.device) -> Place:
+        """Return where a run is trained, and what it is."""
+        fingerprint = self.fingerprint(settings, content_of(dataset))
+        identity = {"fingerprint": fingerprint, "noise": noise.checksum, "data": dataset.checksum}
+        return Place(settings.run.seed, device, folder, identity)
+
     def folder(self, settings: Settings, dataset: D | None = None) -> Path:
         """Return the folder of a run, ``~`` in it expanded; its data are loaded where they are not given."""
         content = content_of(dataset or self.read_data(settings))
@@ -294,7 +293,9 @@ class Experiment(ABC, Generic[T, D, N]):
 
     def parts(self, settings: Settings) -> list[Any]:
         """Return the classes and functions that compute a run and may be the user's."""
-        named = [known[getattr(settings.run, kind)].factory for kind, known in self.catalogues.items()]
+        named: list[Any] = [
+            known[getattr(settings.run, kind)].factory for kind, known in self.catalogues.items()
+        ]
         return [self.methods[self.method].factory, *named]
 
     def run(self, settings: Settings, progress: bool = True, tracker: Any = None, before: int = 0) -> Record:

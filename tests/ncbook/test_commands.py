@@ -14,6 +14,7 @@ from ncbook import runs as book_runs
 from records_made import save
 
 import nclib
+from nclib.cli import INTERRUPTED, UNREAD
 
 
 @pytest.mark.parametrize(
@@ -64,7 +65,7 @@ def test_only_runs_go_on_after_ctrl_c(words, goes_on, monkeypatch, capsys):
 
     monkeypatch.setattr(nclib, "run", stop, raising=False)
     monkeypatch.setattr("ncbook.load_runs", stop)
-    assert cli.main(words) == cli.INTERRUPTED
+    assert cli.main(words) == INTERRUPTED
     said = capsys.readouterr().err
     assert said.startswith("stopped")
     assert ("continues from the last finished epoch" in said) == goes_on
@@ -81,7 +82,7 @@ def test_a_closed_pipe_ends_a_command_quietly(tmp_path: Path):
             stderr=subprocess.PIPE,
             timeout=120,
         )
-    assert (done.returncode, done.stderr) == (cli.UNREAD, b"")
+    assert (done.returncode, done.stderr) == (UNREAD, b"")
 
 
 def test_records_are_collected_and_measurements_kept(tmp_path, monkeypatch, capsys):
