@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -27,32 +25,6 @@ RUN = {
     "model_options": {"embed_dim": 16, "word_dim": 8},
     "progress": False,
 }
-Python = Callable[..., tuple[int, str]]
-# Runs scripts that come line by line in forks, which need not import and compile what a run does.
-FORKS = f"""
-import json, os, resource, signal, sys, time, traceback
-import torch, nclib
-RUN = {RUN!r}
-torch.set_num_threads(1)
-nclib.run("l2rm", out=sys.argv[1], **RUN)
-for line in sys.stdin:
-    read, write = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.dup2(write, 1)
-        script, sys.argv = json.loads(line)
-        try:
-            exec(script)
-        except BaseException:
-            traceback.print_exc()
-            os._exit(1)
-        sys.stdout.flush()
-        os._exit(0)
-    os.close(write)
-    with os.fdopen(read) as said:
-        text = said.read()
-    print(json.dumps([os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), text]), flush=True)
-"""
 
 
 def numbers(record: Record) -> object:
@@ -67,25 +39,18 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Record:
     return nclib.run("l2rm", out=str(tmp_path_factory.mktemp("undisturbed")), **RUN)
 
 
-@pytest.fixture(scope="module")
-def python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Python]:
+def python(script: str, *words: str) -> tuple[int, str]:
     """Run a script in a process of its own; return its status and what it printed."""
-    words = [sys.executable, "-c", FORKS, str(tmp_path_factory.mktemp("first"))]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen(words, env=environment, text=True, **pipes) as process:
-
-        def run(script: str, *words: str) -> tuple[int, str]:
-            process.stdin.write(json.dumps([script, ["", *words]]) + "\n")
-            process.stdin.flush()
-            return tuple(json.loads(process.stdout.readline()))
-
-        yield run
+    head = f"import os, resource, signal, sys, time, nclib\nRUN = {RUN!r}\n"
+    command = [sys.executable, "-c", head + script, *words]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+    return done.returncode, done.stdout
 
 
 KILLED = """
 import random
 draw = random.Random(0)
+nclib.run("l2rm", out=sys.argv[1] + "/first", **RUN)  # imports what a run needs
 begun = time.monotonic()
 nclib.run("l2rm", out=sys.argv[1] + "/timed", **RUN)
 whole = time.monotonic() - begun
@@ -105,9 +70,7 @@ print(killed)
 
 @pytest.mark.exhaustive
 @pytest.mark.slow
-def test_a_run_killed_twenty_times_ends_as_if_nothing_had_been(
-    tmp_path: Path, undisturbed: Record, python: Python
-) -> None:
+def test_a_run_killed_twenty_times_ends_as_if_nothing_had_been(tmp_path: Path, undisturbed: Record) -> None:
     status, said = python(KILLED, str(tmp_path))
     assert (status, int(said) >= 1) == (0, True)  # the last ones may find the run finished
     assert numbers(nclib.run("l2rm", out=str(tmp_path), **RUN)) == numbers(undisturbed)
@@ -120,9 +83,7 @@ nclib.run("l2rm", out=sys.argv[1], **RUN)
 
 
 @pytest.mark.slow
-def test_what_a_killed_writer_left_goes_with_the_next_run(
-    tmp_path: Path, undisturbed: Record, python: Python
-) -> None:
+def test_what_a_killed_writer_left_goes_with_the_next_run(tmp_path: Path, undisturbed: Record) -> None:
     assert python(KILLED_WRITING, str(tmp_path)) == (-signal.SIGKILL, "")
     assert len(list(tmp_path.rglob("*.part"))) == 1
     assert numbers(nclib.run("l2rm", out=str(tmp_path), **RUN)) == numbers(undisturbed)
@@ -188,9 +149,7 @@ except OSError as error:
 @pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.parametrize("room", [0, 30_000])
-def test_a_full_disk_says_so_and_loses_nothing(
-    room: int, tmp_path: Path, undisturbed: Record, python: Python
-) -> None:
+def test_a_full_disk_says_so_and_loses_nothing(room: int, tmp_path: Path, undisturbed: Record) -> None:
     """A limit on the size of files makes every larger write fail as a full disk does."""
     status, said = python(FULL, str(tmp_path), str(room))
     assert status == 0
