@@ -11,6 +11,7 @@ import sys
 
 import pytest
 import torch
+from small import QUIET
 
 import nclib
 from nclib import label_noise, methods
@@ -260,8 +261,7 @@ def test_code_of_the_package_does_not_count(monkeypatch):
 
 @pytest.mark.slow
 def test_a_run_that_goes_on_elsewhere_says_so_and_is_recorded(tmp_path, monkeypatch):
-    tiny = {"dataset": "planted", "model": "vse", "epochs": 2, "warmup_epochs": 1, "batch_size": 16}
-    tiny |= {"data_options": {"n_train": 40, "n_val": 10, "n_test": 10}, "out": str(tmp_path)}
+    tiny = QUIET | {"epochs": 2, "warmup_epochs": 1, "out": str(tmp_path)}
     train = PairTrainer._train_epoch
 
     def fails(self, progress):
@@ -272,14 +272,14 @@ def test_a_run_that_goes_on_elsewhere_says_so_and_is_recorded(tmp_path, monkeypa
     with monkeypatch.context() as patch:
         patch.setattr(PairTrainer, "_train_epoch", fails)
         with pytest.raises(KeyboardInterrupt):
-            nclib.run("plain", **tiny, threads=1, progress=False)
+            nclib.run("plain", **tiny, threads=1)
     with pytest.warns(
         UserWarning, match=r"continued on CPU.*, threads=2, .* from epoch 2; before that on CPU"
     ) as said:
-        record = nclib.run("plain", **tiny, threads=2, progress=False)
+        record = nclib.run("plain", **tiny, threads=2)
     assert len(said) == 1
     on = [(entry["from_epoch"], entry["threads"]) for entry in record.environment["computed_on"]]
     assert on == [(1, 1), (2, 2)]
     # a finished run is returned whatever is asked
-    assert nclib.run("plain", **tiny, threads=1, progress=False) == record
+    assert nclib.run("plain", **tiny, threads=1) == record
     assert len(list(tmp_path.glob("*/record.json"))) == 1

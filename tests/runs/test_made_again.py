@@ -9,19 +9,16 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
-from small import SMALL_LABELS
+from small import SMALL, SMALL_LABELS
 
 import nclib
 from nclib import cli, label_noise, methods
 from nclib.runs import Record, identity, verify
 from nclib.runs.record import own_sum
 
-PAIRS = {
-    "dataset": "planted",
+PAIRS = SMALL | {
     "model": "vse",
-    "mrate": 0.4,
     "warmup_epochs": 1,
-    "epochs": 1,
     "batch_size": 20,
     "model_options": {"embed_dim": 16, "word_dim": 16},
     "data_options": {"n_train": 24, "n_val": 8, "n_test": 8},

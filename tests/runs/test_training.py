@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from small import SMALL
 
 import nclib
 from nclib import data, methods, models
@@ -13,11 +14,8 @@ from nclib.noise import Mismatch
 from nclib.runs import epoch_arrays, experiment_of, pairs, resolve
 from nclib.runs.noisy_pairs import NoisyPairs
 
-TINY = {
-    "dataset": "planted",
+TINY = SMALL | {
     "model": "saf",  # has batch norm
-    "mrate": 0.4,
-    "batch_size": 16,
     "warmup_epochs": 1,
     "epochs": 2,
     "data_options": {"n_train": 64, "n_val": 20, "n_test": 20},
