@@ -127,8 +127,9 @@ def places(settings: Mapping[str, Any]) -> dict[str, Any]:
     """
     found: dict[str, Any] = {}
     for part, names in placed(settings).items():
-        options = {k: Path(v).expanduser() for k, v in (settings.get(part) or {}).items() if k in names and v}
-        found[part] = {k: str(v.absolute()) for k, v in options.items() if v.is_absolute() or v.exists()}
+        options = settings.get(part) or {}
+        paths = {k: Path(str(options[k])).expanduser() for k in names if options.get(k)}
+        found[part] = {k: str(v.absolute()) for k, v in paths.items() if v.is_absolute() or v.exists()}
     if settings.get("noise_file"):
         found["noise_file"] = str(Path(settings["noise_file"]).expanduser().absolute())
     return {part: here for part, here in found.items() if here}
