@@ -11,12 +11,13 @@ from importlib.util import find_spec
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 
+from nclib.common.version import VERSION as __version__
+
 if TYPE_CHECKING:
     from nclib.auditing import audit
     from nclib.common.options import Rule
     from nclib.runs import Record, check_parameters, combine, load, open_run, resolve, run, table
 
-__version__ = "0.1.0"
 __all__ = [
     "Record",
     "Rule",

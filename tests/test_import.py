@@ -1,10 +1,13 @@
 """Importing costs torch and little else; every public name is documented."""
 
+import ast
 import importlib
 import inspect
 import pkgutil
 import subprocess
 import sys
+from graphlib import TopologicalSorter
+from pathlib import Path
 
 import pytest
 
@@ -131,3 +134,51 @@ def public_names():
 def test_every_public_name_is_documented():
     missing = [name for name, thing in public_names() if not inspect.getdoc(thing)]
     assert missing == []
+
+
+FLOORS = (  # of the house: a package imports from its own floor and from lower ones
+    "common",
+    "ot noise losses evaluation",
+    "data models",
+    "label_noise methods",
+    "runs plots",
+    "auditing",
+    "doctor cli __main__",
+)
+
+
+def imported():
+    """The modules that each module imports, wherever the import stands."""
+    root = Path(nclib.__file__).parents[1]
+    files = (root / "nclib").rglob("*.py")
+    modules = {
+        ".".join(f.relative_to(root).with_suffix("").parts).removesuffix(".__init__"): f for f in files
+    }
+    found = {}
+    for module, file in modules.items():
+        names = set()
+        for node in ast.walk(ast.parse(file.read_text("utf8"))):
+            if isinstance(node, ast.ImportFrom):
+                names |= {
+                    f"{node.module}.{a.name}" if f"{node.module}.{a.name}" in modules else node.module
+                    for a in node.names
+                }
+            elif isinstance(node, ast.Import):
+                names |= {a.name for a in node.names}
+        found[module] = names & modules.keys() - {module}
+    return found
+
+
+def test_imports_go_one_way():
+    of = imported()
+    TopologicalSorter(of).prepare()  # raises on a circle of modules, and names it
+    order = " ".join(FLOORS).split()
+    floor = {name: i for i, floor in enumerate(FLOORS) for name in floor.split()}
+    assert {module.split(".")[1] for module in of if "." in module} == set(order)
+    up = [
+        (module, name)
+        for module, names in of.items()
+        for name in names
+        if "." in module and "." in name and floor[name.split(".")[1]] > floor[module.split(".")[1]]
+    ]
+    assert up == []

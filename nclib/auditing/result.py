@@ -15,7 +15,6 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from nclib import __version__
 from nclib.auditing.copies import copies_of, first_pair
 from nclib.auditing.findings import MARKS, about_marks, marks_warning
 from nclib.auditing.groups import shares
@@ -28,6 +27,7 @@ from nclib.auditing.share import Calibration, Share
 from nclib.auditing.spreadsheet import read_marks, to_csv, unguarded
 from nclib.common.checks import check_array, check_count
 from nclib.common.files import digest, replacing, write_atomically
+from nclib.common.version import VERSION
 from nclib.data.captions_table import one_line
 from nclib.noise import calibration as compare
 from nclib.noise import detection
@@ -401,7 +401,7 @@ class Findings:
         shifts = [one for one in self.patterns if one["kind"] == "shift"]
         versions = {"python": platform.python_version(), "numpy": np.__version__, "pandas": pd.__version__}
         return {
-            "nclib": __version__,
+            "nclib": VERSION,
             "versions": versions,
             "settings": self.settings,
             "seed": self.seed,

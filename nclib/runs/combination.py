@@ -8,13 +8,10 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from nclib.common.files import digest
 from nclib.runs.identity import naming
-from nclib.runs.machine import environment
 from nclib.runs.options import PairSchedule
-from nclib.runs.pairs import PairExperiment, metrics_of
+from nclib.runs.pairs import PairExperiment
 from nclib.runs.record import Record
 
 JOINED = "+"  # between the values of the parts, in the settings of a combination
@@ -99,63 +96,8 @@ def combine(
     ]
     settings = _joined(records)
     name = f"{settings['method']}-{settings['model']}-{digest([record.name for record in records])[:8]}"
-    return combined(records, settings, Path(out).expanduser() / name, device)
-
-
-def combined(
-    records: Sequence[Record], settings: Mapping[str, Any], folder: Path, device: str = "cpu"
-) -> Record:
-    """Test the mean similarity of finished runs that fit together, and leave the record in a folder.
-
-    Parameters
-    ----------
-    records : sequence of Record
-        With their checkpoints.
-    settings : mapping
-        Of the combination, as :meth:`nclib.runs.Settings.flat` gives them.
-    folder : Path
-        Its name is that of the record.
-    device : str
-        ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ...
-
-    Returns
-    -------
-    Record
-        Its costs are sums over the runs, the memory the largest; ``single`` is their mean result alone.
-    """
-    scores: dict[str, list[torch.Tensor]] = {"val": [], "test": []}
-    parameters = 0
-    for record in records:
-        loaded = PairExperiment(record.settings["method"]).open_run(record, device)
-        trainer, splits = loaded.trainer, {"val": loaded.trainer.val, "test": loaded.dataset.test}
-        for split in scores:
-            scores[split].append(trainer.score(splits[split]))
-        parameters += trainer.n_parameters
-    tested = metrics_of(torch.stack(scores["test"]), splits["test"])
-    summed = [k for k in ("seconds", "cpu_seconds", "test_seconds") if all(k in r.cost for r in records)]
-    cost = {k: round(sum(r.cost[k] for r in records), 2) for k in summed}
-    cost["peak_memory_mb"] = max(record.cost["peak_memory_mb"] for record in records)
-    about = {k: v for k, v in records[0].environment.items() if k in ("numerics", "own_code")}
-    about["parts"] = [record.name for record in records]
-    if remarks := list(dict.fromkeys(text for record in records for text in record.remarks)):
-        about["remarks"] = remarks
-    found = Record(
-        name=folder.name,
-        settings={k: v for k, v in settings.items() if k != "out"},
-        data=records[0].data,
-        noise=records[0].noise,
-        metrics={"val": metrics_of(torch.stack(scores["val"]), splits["val"])["test"], **tested},
-        curves=[],
-        diagnostics={},
-        best_epoch=min(record.best_epoch for record in records),
-        cost=cost | {"parameters": parameters},
-        environment=environment(trainer.device) | about,
-        warnings=list(dict.fromkeys(text for record in records for text in record.warnings)),
-        folder=str(folder),
-    )
-    found.keep_places(settings)
-    found.save(folder / "record.json")
-    return found
+    experiment = PairExperiment(settings["method"])
+    return experiment.combined(records, settings, Path(out).expanduser() / name, device)
 
 
 def _joined(records: Sequence[Record]) -> dict[str, Any]:

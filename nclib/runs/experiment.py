@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar, Unpack
@@ -88,6 +88,12 @@ class Experiment(ABC, Generic[T, D, N]):
     def apart(self, settings: Settings) -> list[Settings]:
         """Return the settings of each network that is trained apart; of the run alone where none are."""
         return [settings]
+
+    def combined(
+        self, records: Sequence[Record], settings: Mapping[str, Any], folder: Path, device: str = "cpu"
+    ) -> Record:
+        """Test finished runs as one model; leave its record in ``folder``. For tasks with :meth:`apart`."""
+        raise NotImplementedError(f"{type(self).__name__} trains no networks apart")
 
     def probe(self, loaded: LoadedRun[T, D, N]) -> dict[str, dict[str, Any]]:
         """Return further results of the selected epoch, groups of metrics by name."""
@@ -331,13 +337,11 @@ class Experiment(ABC, Generic[T, D, N]):
                         print(f"already done on {done.environment['device']}\n{done}")
                     return done
             if (apart := self.apart(settings)) != [settings]:
-                from nclib.runs.combination import combined  # which opens runs on pairs
-
                 each = settings.schedule.epochs + settings.schedule.warmup_epochs
                 members = [self.run(one, progress, tracker, k * each) for k, one in enumerate(apart)]
                 if damage:
                     checkpoint.set_aside(path, damage)
-                record = combined(members, settings.flat(), folder, settings.run.device)
+                record = self.combined(members, settings.flat(), folder, settings.run.device)
                 if progress:
                     print(record)
                 return record

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,10 +22,12 @@ from nclib.models.registry import MODELS
 from nclib.noise import Mismatch, calibration, detection
 from nclib.runs.experiment import Experiment, LoadedRun, last_diagnostics
 from nclib.runs.loop import epoch_arrays
+from nclib.runs.machine import environment
 from nclib.runs.noisy_pairs import NoisyPairs
 from nclib.runs.options import LARGEST_SEED, PairOptions, PairSchedule, Settings
 from nclib.runs.pair_trainer import PairTrainer
 from nclib.runs.presets import pair_preset
+from nclib.runs.record import Record
 
 SIZES = ("feature_dim", "vocab_size", "n_regions")  # options of models that the data decide
 NEXT = 1000  # between the seeds of networks that are trained apart
@@ -73,6 +75,44 @@ class PairExperiment(Experiment[PairTrainer, Dataset, Mismatch]):
         for seed in range(run.seed, run.seed + NEXT * run.networks, NEXT):
             own = None if seed == run.drawn_with or run.noise_file else run.drawn_with
             found.append(replace(settings, run=replace(run, seed=seed, noise_seed=own, networks=1)))
+        return found
+
+    def combined(
+        self, records: Sequence[Record], settings: Mapping[str, Any], folder: Path, device: str = "cpu"
+    ) -> Record:
+        """Test the mean similarity of finished runs; costs are summed, ``single`` is their mean result."""
+        scores: dict[str, list[torch.Tensor]] = {"val": [], "test": []}
+        parameters = 0
+        for record in records:
+            loaded = self.open_run(record, device)
+            trainer, splits = loaded.trainer, {"val": loaded.trainer.val, "test": loaded.dataset.test}
+            for split in scores:
+                scores[split].append(trainer.score(splits[split]))
+            parameters += trainer.n_parameters
+        tested = metrics_of(torch.stack(scores["test"]), splits["test"])
+        summed = [k for k in ("seconds", "cpu_seconds", "test_seconds") if all(k in r.cost for r in records)]
+        cost = {k: round(sum(r.cost[k] for r in records), 2) for k in summed}
+        cost["peak_memory_mb"] = max(record.cost["peak_memory_mb"] for record in records)
+        about = {k: v for k, v in records[0].environment.items() if k in ("numerics", "own_code")}
+        about["parts"] = [record.name for record in records]
+        if remarks := list(dict.fromkeys(text for record in records for text in record.remarks)):
+            about["remarks"] = remarks
+        found = Record(
+            name=folder.name,
+            settings={k: v for k, v in settings.items() if k != "out"},
+            data=records[0].data,
+            noise=records[0].noise,
+            metrics={"val": metrics_of(torch.stack(scores["val"]), splits["val"])["test"], **tested},
+            curves=[],
+            diagnostics={},
+            best_epoch=min(record.best_epoch for record in records),
+            cost=cost | {"parameters": parameters},
+            environment=environment(trainer.device) | about,
+            warnings=list(dict.fromkeys(text for record in records for text in record.warnings)),
+            folder=str(folder),
+        )
+        found.keep_places(settings)
+        found.save(folder / "record.json")
         return found
 
     def assemble(

@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from nclib import __version__
 from nclib.common.checks import check_squares
 from nclib.common.files import write_atomically
 from nclib.common.options import make
+from nclib.common.version import VERSION
 from nclib.data import Vocabulary
 from nclib.data.dataset import Captions
 from nclib.data.tokeniser import tokenise
@@ -234,7 +234,7 @@ def _from_run(record: Record, device: str) -> TrainedModel:
         "sizes": sizes_of(data),
         # One of the two ways in which the data sets here cut captions.
         "treebank": len(data.vocabulary.encode("a,b")) > len(data.vocabulary.encode("a")),
-        "nclib": __version__,
+        "nclib": VERSION,
         "facts": {**facts, "run": record.name},
     }
     matched = None
