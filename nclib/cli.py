@@ -283,7 +283,7 @@ def audit(words: Words) -> int:
     """
     import nclib
     from nclib.auditing import SCORES
-    from nclib.auditing.embed import embed
+    from nclib.auditing.embed import read_pairs
     from nclib.auditing.export import KINDS, check_keep
     from nclib.auditing.report import summary
     from nclib.common.lock import sole_writer
@@ -324,7 +324,7 @@ def audit(words: Words) -> int:
         listing = list_pairs(o.pairs, folder=o.images, **{name: getattr(o, name) for name in read})
         check_keep(o.keep, listing)
         made = {"seed": o.seed, "work": o.out / "work", "progress": not o.quiet}
-        pairs = embed(listing, model=o.model, device=o.device, **made)
+        pairs = read_pairs(listing, model=o.model, device=o.device, **made)
         judged = {name: getattr(o, name) for name in ("score", "labels", "by", "one_to_one")}
         found = nclib.audit(pairs, **judged, **made)
         page = found.report(o.out)

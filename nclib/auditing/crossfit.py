@@ -162,10 +162,12 @@ def _trained(
     pictures = rng.permutation(np.unique(image_of[rows]))
     held = np.isin(image_of[rows], pictures[: max(2, min(LARGEST, len(pictures) // VALIDATION))])
     _, first = np.unique(image_of[rows[held]], return_index=True)  # a caption of each picture
-    train, val = (
-        _split("train", x, tokens, image_of, rows[~held]),
-        _split("val", x, tokens, image_of, rows[held][first]),
-    )
+
+    def split(name: str, chosen: NDArray[np.int64]) -> Split:
+        """Return pairs as a split with one caption per picture, whose pictures may repeat."""
+        return Split(name, x[image_of[chosen]], tokens.take(chosen), np.arange(len(chosen)), 1)
+
+    train, val = split("train", rows[~held]), split("val", rows[held][first])
     batch = int(np.clip(len(train.images) // 8, 2, 128))
     steps = STEPS if len(train.images) > 10_000 else max(500, STEPS * len(train.images) // 10_000)
     schedule = PairSchedule(
@@ -195,13 +197,6 @@ def _trained(
     trainer.fit(bool(said) and len(train.images) > SOON)
     trainer.load_best()
     return trainer.networks[0]
-
-
-def _split(
-    name: str, x: Array, tokens: Captions, image_of: NDArray[np.int64], rows: NDArray[np.int64]
-) -> Split:
-    """Return pairs as a split with one caption per picture, whose pictures may repeat."""
-    return Split(name, x[image_of[rows]], tokens.take(rows), np.arange(len(rows)), 1)
 
 
 @torch.inference_mode()

@@ -39,11 +39,16 @@ def read_pairs(
 ) -> Pairs:
     """Read pairs, and embed them where they have no embeddings.
 
+    Embeddings of the source are taken unless a ``model`` is named. Without both, a small model is trained on
+    the pairs, see :func:`nclib.auditing.crossfit.crossfit`: on the source's ``images`` if it has any, else
+    on features of the pictures, which need the extra ``pictures``. Computed rows are kept in ``work`` under a
+    name that changes with pictures, captions and model; a stopped command continues there.
+
     Parameters
     ----------
     source, **options
-        As for :func:`nclib.data.readers.list_pairs`, as are the errors. ``image_emb`` alone are features on
-        which a small model is trained.
+        As for :func:`nclib.data.readers.list_pairs`, or a :class:`~nclib.data.readers.Listing`.
+        ``image_emb`` alone are features on which a small model is trained.
     model : path or str, optional
         CLIP or SigLIP in the layout of ``transformers``: a folder, or a name in the hub's cache. It replaces
         embeddings that the source has.
@@ -59,37 +64,6 @@ def read_pairs(
     Returns
     -------
     Pairs
-    """
-    return embed(
-        list_pairs(source, **options), model=model, work=work, seed=seed, device=device, progress=progress
-    )
-
-
-def embed(
-    listing: Listing,
-    *,
-    model: str | PathLike[str] | None = None,
-    work: str | PathLike[str] | None = None,
-    seed: int = 0,
-    device: str = "cpu",
-    progress: bool = True,
-) -> Pairs:
-    """Return the pairs of a listing with their embeddings.
-
-    Embeddings in the listing are taken unless a ``model`` is named. Without both, a small model is trained on
-    the pairs, see :func:`nclib.auditing.crossfit.crossfit`: on the listing's ``images`` if it has any, else
-    on features of the pictures, which need the extra ``pictures``. Computed rows are kept in ``work`` under a
-    name that changes with pictures, captions and model; a stopped command continues there.
-
-    Parameters
-    ----------
-    listing : Listing
-    model, work, seed, device, progress
-        As in :func:`read_pairs`.
-
-    Returns
-    -------
-    Pairs
 
     Raises
     ------
@@ -98,9 +72,10 @@ def embed(
     ImportError
         When pictures must be read and the extra ``pictures`` is missing.
     """
+    listing = source if isinstance(source, Listing) else list_pairs(source, **options)
     if model is None and listing.images is not None and listing.captions is not None:
         return _pairs(listing, listing.images, listing.captions)
-    if listing.texts is None:
+    if (texts := listing.texts) is None:
         raise ValueError("there are no captions to read; give embeddings of pictures and captions")
     with needed_by("an audit without embeddings of both pictures and captions"):
         import torch
@@ -111,15 +86,11 @@ def embed(
     device = str(choose_device(device))
     folder = Path(work).expanduser() if work is not None else cache_folder() / "audit"
     if model is not None:
-        towers = TwoTowers(
-            str(Path(model).expanduser()) if Path(model).expanduser().exists() else str(model),
-            "model",
-            device,
-        )
+        place = Path(model).expanduser()
+        towers = TwoTowers(str(place if place.exists() else model), "model", device)
         stamp = towers.checksum()
         pictures = _pictures(listing, towers.pictures, towers.width, stamp)
         images = _write(folder, "pictures", "embedding the pictures", pictures)
-        texts = listing.texts
         rows = MadeRows(
             (len(texts), towers.width),
             np.float32,
@@ -140,23 +111,16 @@ def embed(
             return maps.mean((2, 3)).cpu().numpy()
 
         source = _pictures(listing, mean_maps, CHANNELS, FEATURES)
-        images = _write(folder, "features", "reading the pictures", source)
-        listing = _with_reasons(listing, images)
-        features = _on_axes(images)
-    assert listing.texts is not None
+        features = _write(folder, "features", "reading the pictures", source)
+        listing = _with_reasons(listing, features)
     usable = np.ones(len(listing.ids), bool)
     usable[list(listing.problems)] = False
-    made = crossfit(
-        features,
-        listing.texts,
-        listing.image_of,
-        usable,
-        seed=seed,
-        device=device,
-        folder=folder,
-        progress=progress,
-    )
-    return _pairs(listing, *made)
+    if not usable.any():
+        raise ValueError(f"none of the {len(usable):,} pairs can be used; the first: {listing.problems[0]}")
+    if listing.images is None:
+        features = _on_axes(features)
+    by: dict[str, Any] = {"seed": seed, "device": device, "folder": folder, "progress": progress}
+    return _pairs(listing, *crossfit(features, texts, listing.image_of, usable, **by))
 
 
 def _pairs(listing: Listing, images: Array, captions: Array) -> Pairs:
@@ -176,8 +140,6 @@ def _sound(listing: Listing, features: Array) -> tuple[Listing, Array]:
         if good[picture]:
             wrong = f"{np.sqrt(total[picture] / usual):.3g} times as long as those of most pictures"
         problems.setdefault(row, f"the features of the picture are {wrong}")
-    if len(problems) == len(listing.ids):
-        raise ValueError(f"none of the {len(problems):,} pairs can be used; the first: {problems[0]}")
     return replace(listing, problems=problems), np.where(bad[:, None], 0, features).astype(np.float32)
 
 
@@ -200,12 +162,9 @@ def _with_reasons(listing: Listing, images: Array) -> Listing:
             reasons[row] = "the picture cannot be read"
         except UnreadableError as error:
             reasons[row] = str(error)
-    for row, picture in enumerate(listing.image_of.tolist() if reasons else ()):
+    for row, picture in enumerate(listing.image_of.tolist()):
         if picture in reasons:
             problems.setdefault(row, reasons[picture])
-    if len(problems) == len(listing.ids):
-        reason = next(iter(problems.values()))
-        raise ValueError(f"none of the {len(listing.ids):,} pairs can be used; the first: {reason}")
     return replace(listing, problems=problems)
 
 

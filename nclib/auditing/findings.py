@@ -9,10 +9,11 @@ from nclib.auditing.copies import Copies
 from nclib.auditing.pairs import Pairs
 from nclib.auditing.settle import Settled
 from nclib.auditing.share import Share
+from nclib.auditing.wording import quoted
+from nclib.data.row_writer import some
 
-#: Share of pairs that repeat, from which this is the likely cause of a disagreement; characters of a name,
-#: and names of pairs in a sentence.
-NOTABLE, SHOWN, NAMED = 0.01, 60, 5
+#: Share of pairs that repeat, from which this is the likely cause of a disagreement.
+NOTABLE = 0.01
 
 
 def disagreement(found: Settled, pairs: Pairs, copies: Copies) -> list[str]:
@@ -49,12 +50,12 @@ def what_repeats(repeats: pd.DataFrame, copies: Copies, pairs: Pairs) -> list[st
         ("caption", "caption stands on", "captions stand on", "pictures"),
         ("picture", "picture has", "pictures have", "captions"),
     ):
-        some = repeats[repeats["kind"] == kind]
-        if len(some):
-            first = some.iloc[0]
-            said = f"1 {one} {first['times']:,} {others}: {_short(first['name'])}"
-            if len(some) > 1:
-                said = f"{len(some):,} {many} {copies.least} {others} or more each. The first: {said}"
+        mine = repeats[repeats["kind"] == kind]
+        if len(mine):
+            first = mine.iloc[0]
+            said = f"1 {one} {first['times']:,} {others}: {quoted(first['name'])}"
+            if len(mine) > 1:
+                said = f"{len(mine):,} {many} {copies.least} {others} or more each. The first: {said}"
             if first["wrong"] == first["wrong"]:  # else there are no probabilities
                 said += f"; about {first['wrong']:.0%} of its pairs are wrong"
             found.append(f"{said}.")
@@ -84,18 +85,7 @@ def about_marks(double: list[str], apart: list[str], doubted: list[str]) -> list
         (apart, "that differ between pairs with the same picture and caption"),
         (doubted, "that are probably mistaken, as these pairs score"),
     )
-    return [
-        f"{MARKS} {what}: {', '.join(_short(name) for name in names[:NAMED])}"
-        f"{f' and {len(names) - NAMED:,} more' if len(names) > NAMED else ''}."
-        for names, what in facts
-        if names
-    ]
-
-
-def _short(name: str) -> str:
-    """Return the beginning of a name in quotation marks, without what a terminal would obey."""
-    shown = "".join(c if c.isprintable() else "?" for c in name)
-    return f'"{shown if len(shown) <= SHOWN else shown[: SHOWN - 3] + "..."}"'
+    return [f"{MARKS} {what}: {some(map(quoted, names))}." for names, what in facts if names]
 
 
 def marks_warning(before: Share, after: Share, unseen: float) -> list[str]:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import signal
-import threading
 import time
 import zipfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
@@ -116,8 +113,7 @@ def find_neighbours(
     similar : int
         Pictures per picture and captions per caption.
     work : path, optional
-        Folder for the lists so far, once a minute and at Ctrl-C; called again with the same pairs, the search
-        goes on.
+        Folder for the lists so far, once a minute; called again with the same pairs, the search goes on.
     progress : bool
         Show a bar on a terminal.
     """
@@ -170,45 +166,20 @@ def _search(
     done, saved = _resume(file, lists), time.monotonic()
     with tqdm(total=steps, initial=done, desc=name, disable=None if progress else True, leave=False) as bar:
         for step in range(done, steps):
-            with _to_its_end() as stopped:
-                for a, b, tile in tiles_of(step):
-                    if own:  # both are in ascending order
-                        _, rows, columns = np.intersect1d(a, b, assume_unique=True, return_indices=True)
-                        tile[rows, columns] = -np.inf
-                    lists[0].update(a, tile, b)
-                    # The lists of columns; of one modality only where the same tile does not come again.
-                    if not own or not (grouped or a[0] == b[0]):
-                        lists[-1].update(b, tile.T, a)
-                bar.update()
-                due = step + 1 == steps or stopped or time.monotonic() - saved >= SAVE_EVERY
-                if file is not None and due:
-                    arrays = [array for one in lists for array in one.arrays()]
-                    with replacing(file) as out:
-                        np.savez(out, np.array(step + 1), *arrays)
-                    saved = time.monotonic()
-            if stopped:
-                raise KeyboardInterrupt
+            for a, b, tile in tiles_of(step):
+                if own:  # both are in ascending order
+                    _, rows, columns = np.intersect1d(a, b, assume_unique=True, return_indices=True)
+                    tile[rows, columns] = -np.inf
+                lists[0].update(a, tile, b)
+                # The lists of columns; of one modality only where the same tile does not come again.
+                if not own or not (grouped or a[0] == b[0]):
+                    lists[-1].update(b, tile.T, a)
+            bar.update()
+            if file is not None and (step + 1 == steps or time.monotonic() - saved >= SAVE_EVERY):
+                with replacing(file) as out:
+                    np.savez(out, np.array(step + 1), *(array for one in lists for array in one.arrays()))
+                saved = time.monotonic()
     return tuple(array for one in lists for array in one.arrays())
-
-
-@contextmanager
-def _to_its_end() -> Iterator[list[int]]:
-    """Let a block end when Ctrl-C comes, which is then in the list; the second one stops it at once."""
-    stopped: list[int] = []
-
-    def note(number: int, frame: object) -> None:
-        if stopped:
-            raise KeyboardInterrupt
-        stopped.append(number)
-
-    if threading.current_thread() is not threading.main_thread():  # no other thread gets signals
-        yield stopped
-        return
-    before = signal.signal(signal.SIGINT, note)
-    try:
-        yield stopped
-    finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler if before is None else before)
 
 
 def _all_tiles(left: Side, right: Side) -> tuple[int, Callable[[int], Tiles]]:

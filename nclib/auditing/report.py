@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from nclib.auditing.pairs import Pairs
 from nclib.auditing.result import WRONG_FROM, Findings
-from nclib.auditing.wording import explained, percent, settings, verdict
+from nclib.auditing.wording import beginning, explained, percent, settings, verdict
 from nclib.common.extras import MissingExtraError, needed_by
 from nclib.common.files import digest, write_atomically
 from nclib.data.readers import UnreadableError
@@ -37,7 +37,7 @@ LONGEST = 20_000  # characters of a caption on the page
 PICTURE_BYTES = 15_000
 SIZES = ((256, 75), (256, 50), (192, 50), (128, 40), (64, 30))  # side in pixels, JPEG quality, tried in turn
 LISTED = 2_000_000  # pairs up to which the page itself makes the list of kept ids
-PRINTED, PRINTED_WIDTH = 5, 60  # in the terminal: pairs and reasons; characters of a caption
+PRINTED = 5  # pairs and reasons in the terminal
 SHOWN = 10  # groups in the terminal
 
 
@@ -260,13 +260,13 @@ def summary(audit: Findings) -> str:
     lines = [*audit.warnings, f"{len(pairs):,} pairs of {len(pairs.images):,} pictures"]
     if pairs.problems:
         reasons = Counter(pairs.problems.values()).most_common(PRINTED)
-        said = "; ".join(f"{_plain(reason)} ({n:,})" for reason, n in reasons)
+        said = "; ".join(f"{beginning(reason)} ({n:,})" for reason, n in reasons)
         lines.append(f"{len(pairs.problems):,} could not be judged: {said}")
     if np.isfinite(share.value):
         interval = f"{share.low:.1%} to {share.high:.1%}"
         lines.append(f"about {share.value:.1%} are wrong ({interval}) by the score {audit.score}")
     lines += [
-        f"  {_plain(one.value)}: {one.share:.1%} of {one.pairs:,} ({one.low:.1%} to {one.high:.1%})"
+        f"  {beginning(one.value)}: {one.share:.1%} of {one.pairs:,} ({one.low:.1%} to {one.high:.1%})"
         for one in audit.by.head(SHOWN).itertuples()
     ]
     lines += audit.findings
@@ -277,11 +277,5 @@ def summary(audit: Findings) -> str:
     if len(first):
         lines += ["", f"the most suspicious pairs{' without a label' if audit.labels else ''}:"]
     for row in first.itertuples():
-        lines.append(f"  P(wrong) {row.p_wrong:.2f}  {_plain(row.id)}  {_plain(row.caption)}")
+        lines.append(f"  P(wrong) {row.p_wrong:.2f}  {beginning(row.id)}  {beginning(row.caption)}")
     return "\n".join(lines)
-
-
-def _plain(text: object) -> str:
-    """Return the beginning of a strange text without what a terminal would obey."""
-    shown = "".join(c if c.isprintable() else "?" for c in str(text))
-    return shown if len(shown) <= PRINTED_WIDTH else f"{shown[: PRINTED_WIDTH - 3]}..."

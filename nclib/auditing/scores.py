@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from functools import wraps
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -92,21 +92,14 @@ def centred(pairs: Pairs, neighbours: Neighbours, rows: Indices, of: Indices) ->
     return out
 
 
-class Boundary(NamedTuple):
-    """Mean cosine of random pairs."""
-
-    value: float
-    error: float  # its standard error
-
-
-def boundary(pairs: Pairs, neighbours: Neighbours, seed: int = 0) -> Boundary:
+def boundary(pairs: Pairs, neighbours: Neighbours, seed: int = 0) -> float:
     r"""Return OSA's :math:`\beta` (arXiv 2410.01944): the mean cosine of the captions exchanged at random.
 
     The official code takes noise images and random word numbers instead.
     """
     rows = np.flatnonzero(pairs.usable)
-    found = cosine(pairs, neighbours, rows, exchange(pairs, rows, np.random.default_rng(seed))).astype(float)
-    return Boundary(float(found.mean()), float(found.std(ddof=1) / len(found) ** 0.5))
+    found = cosine(pairs, neighbours, rows, exchange(pairs, rows, np.random.default_rng(seed)))
+    return float(found.astype(float).mean())
 
 
 def osa_weights(cosines: Scores, beta: float, *, released: bool = False) -> Scores:
@@ -134,14 +127,14 @@ def osa(pairs: Pairs, neighbours: Neighbours, rows: Indices, of: Indices) -> Sco
 
     Pairs at or below the boundary are equal. Above it, up to an excess of 2/3, the cosine decides.
     """
-    beta = neighbours.once("boundary", lambda: boundary(pairs, neighbours)).value
+    beta = neighbours.once("boundary", lambda: boundary(pairs, neighbours))
     return osa_weights(cosine(pairs, neighbours, rows, of), beta)
 
 
 @score("osa_released")
 def osa_released(pairs: Pairs, neighbours: Neighbours, rows: Indices, of: Indices) -> Scores:
     """Weight of OSA's official code, in batches of 256 pairs in the order of the rows."""
-    beta = neighbours.once("boundary", lambda: boundary(pairs, neighbours)).value
+    beta = neighbours.once("boundary", lambda: boundary(pairs, neighbours))
     fit = cosine(pairs, neighbours, rows, of)
     parts = [osa_weights(fit[part], beta, released=True) for part in blocks(len(fit), OSA_BATCH)]
     return np.concatenate(parts) if parts else fit

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -190,7 +190,6 @@ def audit(
         pairs, copies, p_wrong, same_image >= 0, partners.image >= 0, found, calibration.reason
     )
     repeated = repeats(pairs, copies, p_wrong)
-    curves = _curves(given, exchanged, similar)
     result = Audit(
         pairs=pairs,
         neighbours=near,
@@ -213,7 +212,7 @@ def audit(
         table=table,
         share=calibration.share,
         curves={
-            **curves,
+            **_curves(given, exchanged, similar),
             "threshold": threshold_costs(table),
             "reliability": reliability(scored, queries, seed),
         },
@@ -267,8 +266,7 @@ def _table(
     return table.join(own.reset_index(drop=True))
 
 
-@dataclass(frozen=True)
-class Proposals:
+class Proposals(NamedTuple):
     """Other pictures for the captions that are called wrong.
 
     Parameters
@@ -316,7 +314,7 @@ def propose(
     wrong = calibration(scores, copies.kind(rows, plan.image[rows]))[0]
     p[rows] = probability(partner_facts(plan, rows, wrong))
     image = np.where(p >= PROPOSED_FROM, plan.image, -1)
-    return Proposals(plan=plan, rows=rows, scores=scores, p=p, image=image, accuracy=accuracy)
+    return Proposals(plan, rows, scores, p, image, accuracy)
 
 
 def _write_partners(table: pd.DataFrame, pairs: Pairs, found: Proposals) -> None:

@@ -30,7 +30,6 @@ REASONS = (
         r"It lies in a run of rows whose captions are moved by \1 \2.",
     ),
     ("no picture fits the caption", "fits no picture", "The caption fits none of the pictures."),
-    ("boilerplate caption", "repeated caption", "The same caption stands on many pictures."),
     (r"caption stands on (.*)", "repeated caption", r"The same caption stands on \1."),
     (r"picture has (.*)", "repeated picture", r"The same picture has \1."),
     ("very short caption", "very short caption", "The caption has one word only."),
@@ -41,7 +40,6 @@ SETTINGS = {
     "neighbours": "neighbours of each caption and picture",
     "one_to_one": "one caption a picture at most",
     "auroc_on_exchanged": "how well each score finds captions exchanged on purpose (1: perfect, 0.5: chance)",
-    "share_of": "score that gives the share",
     "partner_least": "least probability of a proposed picture",
     "partner_accuracy_on_planted": "share right of pictures proposed for captions exchanged on purpose",
     "neighbour_recall": "share of the true neighbours that were found",
@@ -50,6 +48,17 @@ SETTINGS = {
     "mistaken_labels": "estimated share of mistaken marks",
     "labels_contradict": "probability that the numbers before the marks did not hold",
 }
+
+
+def beginning(text: object, most: int = 60) -> str:
+    """Return the beginning of a strange text without what a terminal would obey."""
+    shown = "".join(c if c.isprintable() else "?" for c in str(text))
+    return shown if len(shown) <= most else f"{shown[: most - 3]}..."
+
+
+def quoted(name: str) -> str:
+    """Return the beginning of a name in quotation marks."""
+    return f'"{beginning(name)}"'
 
 
 def verdict(p: float) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-
 import numpy as np
 import pytest
 
@@ -99,31 +97,3 @@ def test_groups_find_nearly_all_neighbours_and_say_how_many(monkeypatch):
     assert found.recall == pytest.approx(held[np.arange(1500) != 7].mean(), abs=0.05)
     assert (found.pictures[7] == -1).all()
     assert not (found.similar_images == np.arange(1500)[:, None]).any()
-
-
-def test_ctrl_c_ends_after_a_whole_step_that_is_kept(monkeypatch, tmp_path):
-    small_tiles(monkeypatch)
-    pairs, whole = some_pairs(), find_neighbours(some_pairs(), k=5, progress=False)
-    update, calls = neighbours._Best.update, []
-
-    def interrupted(self, *args):
-        calls.append(1)
-        if len(calls) in (11, 30):  # within the second and the third step of six with ten tiles each
-            signal.raise_signal(signal.SIGINT)
-        update(self, *args)
-
-    monkeypatch.setattr(neighbours._Best, "update", interrupted)
-    handler = signal.getsignal(signal.SIGINT)
-    for _ in range(2):
-        with pytest.raises(KeyboardInterrupt):
-            find_neighbours(pairs, k=5, work=tmp_path, progress=False)
-    assert signal.getsignal(signal.SIGINT) is handler
-    kept = len(calls)
-    find_neighbours(pairs, k=5, work=tmp_path, progress=False)
-    n = len(calls)
-    find_neighbours(pairs, k=5, progress=False)
-    assert n == len(calls) - n  # nothing was made twice
-    assert kept < n
-    np.testing.assert_array_equal(
-        find_neighbours(pairs, k=5, work=tmp_path, progress=False).pictures, whole.pictures
-    )
