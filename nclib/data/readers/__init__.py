@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -31,30 +31,21 @@ from nclib.data.pictures import UnreadableError, open_picture
 from nclib.data.readers.arrays import is_array, open_array, read_arrays
 from nclib.data.readers.hub import is_hub, no_package, read_hub
 from nclib.data.readers.listing import Hints, Listing
-from nclib.data.readers.tables import is_folder, is_table, read_folder, read_table
+from nclib.data.readers.tables import is_table, read_folder, read_table
 from nclib.data.readers.tars import is_tars, read_tars
 
-__all__ = ["READERS", "Listing", "Reader", "UnreadableError", "list_pairs", "open_array", "open_picture"]
+__all__ = ["Listing", "UnreadableError", "list_pairs", "open_array", "open_picture"]
 
 TAKEN = "a .npy, .npz, .csv, .tsv, .json, .jsonl, .parquet or .tar file, a folder, a DataFrame or a data set"
 
 
-@dataclass(frozen=True)
-class Reader:
-    """Reader of one layout: which sources it takes, and how it lists their pairs."""
-
-    name: str
-    takes: Callable[[Any], bool]
-    read: Callable[[Any, Hints], Listing]
-
-
-#: In the order in which they are asked.
-READERS = (
-    Reader("hub", is_hub, read_hub),
-    Reader("arrays", is_array, read_arrays),
-    Reader("table", is_table, read_table),
-    Reader("tars", is_tars, read_tars),
-    Reader("folder", is_folder, read_folder),
+#: Whether a layout takes a source, and its reader, in the order in which they are asked.
+READERS: tuple[tuple[Callable[[Any], bool], Callable[[Any, Hints], Listing]], ...] = (
+    (is_hub, read_hub),
+    (is_array, read_arrays),
+    (is_table, read_table),
+    (is_tars, read_tars),
+    (lambda source: isinstance(source, Path) and source.is_dir(), read_folder),
 )
 
 
@@ -114,10 +105,10 @@ def list_pairs(
             ) from None
     source = Path(source).expanduser() if isinstance(source, (str, PathLike)) else source
     where = source if isinstance(source, Path) else "the source"
-    reader = next((reader for reader in READERS if reader.takes(source)), None)
-    if isinstance(source, Path) and not source.exists() and (reader is None or no_package()):
+    read = next((read for takes, read in READERS if takes(source)), None)
+    if isinstance(source, Path) and not source.exists() and (read is None or no_package()):
         raise FileNotFoundError(f"there is no file or folder {source}; give {TAKEN}")
-    if reader is None:
+    if read is None:
         raise ValueError(f"{source} holds no pairs that can be read; give {TAKEN}")
     hints = Hints(
         None if folder is None else Path(folder).expanduser(),
@@ -129,7 +120,7 @@ def list_pairs(
         caption_column,
         encoding,
     )
-    found = _with_embeddings(reader.read(source, hints), image_emb, text_emb)
+    found = _with_embeddings(read(source, hints), image_emb, text_emb)
     if not found.ids:
         raise ValueError(f"{where} holds no pairs")
     if len(found.problems) == len(found.ids):

@@ -14,17 +14,16 @@ from nclib.common.checks import check_choice
 from nclib.common.extras import needs
 from nclib.common.files import digest
 from nclib.data.captions_table import one_line
-from nclib.data.pictures import MISSING, Files, UnreadableError
+from nclib.data.pictures import MISSING, UnreadableError
 from nclib.data.readers.listing import (
-    PICTURE_COLUMNS,
     SPLIT_COLUMNS,
     Hints,
     Listing,
     Rows,
     find_column,
     joined,
+    picture_column,
     rows_of,
-    told,
 )
 from nclib.data.readers.tables import BLOCK, TABLES, columns_of, kind_of, wanted_columns
 
@@ -46,35 +45,6 @@ def no_package() -> bool:
     return importlib.util.find_spec("datasets") is None
 
 
-class _Cells:
-    """Pictures in the cells of a column, by split and row."""
-
-    def __init__(self, parts: Mapping[str, Any], column: str | None, files: Files) -> None:
-        self.parts, self.column, self.files = parts, column, files
-
-    def cell(self, name: str) -> Any:
-        split, _, row = name.rpartition("/")
-        try:
-            value = self.parts[split][int(row)][self.column]
-            if hasattr(value, "convert"):  # decoded by a transform of the caller's
-                value.convert("RGB").save(buffer := io.BytesIO(), "PNG")
-                return {"bytes": buffer.getvalue()}
-        except Exception as error:  # whatever that transform or a decoder raises
-            raise UnreadableError(f"the picture cannot be read ({one_line(str(error))[:80]})") from error
-        return value
-
-    def file(self, name: str) -> Path | io.BytesIO:
-        value = self.cell(name)
-        if isinstance(value, Mapping):
-            value = value.get("bytes") or value.get("path")
-        if not isinstance(value, (bytes, str)):
-            raise UnreadableError(MISSING)
-        return io.BytesIO(value) if isinstance(value, bytes) else self.files.file(value)
-
-    def show(self, name: str) -> str:
-        return name
-
-
 def read_hub(source: Any, hints: Hints) -> Listing:
     """List the pairs of a data set; of one with several splits, those of the split that the hints name."""
     parts = _splits(_load(source, hints.split) if isinstance(source, Path) else source, hints)
@@ -82,17 +52,35 @@ def read_hub(source: Any, hints: Hints) -> Listing:
     if not hasattr(first, "__len__"):
         raise ValueError("a streamed data set cannot be read; load it without streaming=True")
     names = first.column_names
-    named_column = told(names, hints.image_column, "the data set")
-    picture = named_column[0] if named_column else find_column(names, PICTURE_COLUMNS)
+    picture = picture_column(names, hints, "the data set")
     parts = {split: _undecoded(part, picture) for split, part in parts.items()}
-    files = Files(hints.folder or Path(), only=hints.folder is not None, follow=hints.follow)
-    cells, named = _Cells(parts, picture, files), False
+    files, named = hints.files(Path()), False
+
+    def cell(name: str) -> Any:
+        split, _, row = name.rpartition("/")
+        try:
+            value = parts[split][int(row)][picture]
+            if hasattr(value, "convert"):  # decoded by a transform of the caller's
+                value.convert("RGB").save(buffer := io.BytesIO(), "PNG")
+                return {"bytes": buffer.getvalue()}
+        except Exception as error:  # whatever that transform or a decoder raises
+            raise UnreadableError(f"the picture cannot be read ({one_line(str(error))[:80]})") from error
+        return value
+
+    def file(name: str) -> Path | io.BytesIO:
+        value = cell(name)
+        if isinstance(value, Mapping):
+            value = value.get("bytes") or value.get("path")
+        if not isinstance(value, (bytes, str)):
+            raise UnreadableError(MISSING)
+        return io.BytesIO(value) if isinstance(value, bytes) else files.file(value)
+
     if picture is not None and len(first):
         with contextlib.suppress(UnreadableError):  # paths or URLs in place of pictures
-            named = isinstance(cells.cell(f"{next(iter(parts))}/0"), str)
+            named = isinstance(cell(f"{next(iter(parts))}/0"), str)
     rows = joined([_rows(part, split, picture, named, hints) for split, part in parts.items()])
     origin = digest([str(getattr(part, "_fingerprint", "")) for part in parts.values()])
-    return rows.listing(files if named else cells, origin)
+    return rows.listing(files.file, origin, files.show) if named else rows.listing(file, origin)
 
 
 def _undecoded(part: Any, column: str | None) -> Any:

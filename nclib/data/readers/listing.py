@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -25,7 +25,7 @@ from nclib.data.captions_table import (
     SPLIT_COLUMNS,
     one_line,
 )
-from nclib.data.pictures import open_picture
+from nclib.data.pictures import Files, open_picture
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -66,6 +66,10 @@ class Hints:
     def named(self) -> tuple[str, ...]:
         """Names of columns that were told, as :func:`plain_name` writes them."""
         return tuple(plain_name(name) for name in (self.image_column, self.caption_column) if name)
+
+    def files(self, home: Path) -> Files:
+        """Return the pictures that a source names, by default relative to its own folder."""
+        return Files(self.folder or home, only=self.folder is not None, follow=self.follow)
 
 
 @dataclass(frozen=True)
@@ -127,16 +131,6 @@ def _state(name: str) -> str:
     return f"{name} {found.st_size} {found.st_mtime_ns}"
 
 
-class Album(Protocol):
-    """Pictures by name."""
-
-    def file(self, name: str) -> Path | io.BytesIO:
-        """Return the file of a picture, or raise an :class:`~nclib.data.readers.UnreadableError`."""
-
-    def show(self, name: str) -> str:
-        """Return the path, the URL or another name of a picture, for tables."""
-
-
 @dataclass(frozen=True)
 class Rows:
     """Rows of a source, one per caption; every part has a row per caption, embeddings as well.
@@ -153,24 +147,28 @@ class Rows:
     columns: pd.DataFrame | None = None
     problems: Mapping[int, str] = field(default_factory=dict)
 
-    def listing(self, album: Album | None = None, origin: str = "") -> Listing:
-        """Return the rows as a listing; ``album`` opens their pictures."""
+    def listing(
+        self,
+        file: Callable[[str], Path | io.BytesIO],
+        origin: str = "",
+        show: Callable[[str], str] = lambda name: name,
+    ) -> Listing:
+        """Return the rows as a listing.
+
+        ``file`` finds a picture by name or raises an :class:`~nclib.data.readers.UnreadableError`; ``show``
+        gives its path, URL or another name for tables.
+        """
         found = dict(self.problems)
         lines = [text_of(text) for text in self.texts]
-        names = (
-            list(map(str, range(len(lines))))
-            if self.pictures is None
-            else [text_of(name) for name in self.pictures]
-        )
+        named = self.pictures is not None
+        names = [text_of(name) for name in (range(len(lines)) if self.pictures is None else self.pictures)]
         for row, (line, name) in enumerate(zip(lines, names, strict=True)):
             if not line:
                 found.setdefault(row, "the caption is empty")
             elif not name:
                 found.setdefault(row, "no picture is named")
-        album = None if self.pictures is None else album
         # "a.jpg" and "./a.jpg" are one picture.
-        shown = names if album is None else [album.show(name) for name in names]
-        codes, unique = pd.factorize(np.array(shown, object))
+        codes, unique = pd.factorize(np.array([show(name) for name in names] if named else names, object))
         images, image_of = self.images, codes.astype(np.int64)
         first = np.unique(image_of, return_index=True)[1]
         if images is not None and len(first) < len(images):
@@ -179,10 +177,10 @@ class Rows:
             unique_ids(self.ids, names),
             image_of,
             lines,
-            None if self.pictures is None else unique.tolist(),
+            unique.tolist() if named else None,
             None if self.splits is None else [text_of(split) for split in self.splits],
             found,
-            None if album is None else lambda row: album.file(names[first[row]]),
+            (lambda row: file(names[first[row]])) if named else None,
             images,
             self.captions,
             self.columns,
@@ -196,7 +194,7 @@ def rows_of(
     """Find ids, pictures, captions, splits and embeddings among columns; ``problems`` are by their row."""
     names = list(columns)
     captions = told(names, hints.caption_column, where) or caption_columns(names)
-    picture = next(iter(told(names, hints.image_column, where)), None) or find_column(names, PICTURE_COLUMNS)
+    picture = picture_column(names, hints, where)
     both = embeddings_in({plain_name(name): values for name, values in columns.items()})
     if not captions or (picture is None and both is None):
         what, name = ("pictures", "image") if captions else ("captions", "caption")
@@ -246,6 +244,11 @@ def told(names: Sequence[str], column: str | None, where: Path | str) -> list[st
         hint = did_you_mean(column, names)
         raise ValueError(f"{where} has no column {column!r}{hint} (columns: {', '.join(names)})")
     return [found]
+
+
+def picture_column(names: Sequence[str], hints: Hints, where: Path | str) -> str | None:
+    """Return the column of pictures: the one that was named, else the first with a known name."""
+    return next(iter(told(names, hints.image_column, where)), None) or find_column(names, PICTURE_COLUMNS)
 
 
 def joined(parts: Sequence[Rows]) -> Rows:

@@ -58,7 +58,8 @@ def read_table(source: Any, hints: Hints) -> Listing:
         home = source if source.is_dir() else source.parent
         readers = {".parquet": _parquet, ".json": _json, ".jsonl": _json_lines}
         rows = joined([readers.get(kind_of(path), _text)(path, hints) for path in paths])
-    return rows.listing(Files(hints.folder or home, only=hints.folder is not None, follow=hints.follow))
+    files = hints.files(home)
+    return rows.listing(files.file, show=files.show)
 
 
 def _text(path: Path, hints: Hints) -> Rows:
@@ -188,11 +189,6 @@ def _filled(result: Any, column: Any, start: int, n: int, where: str) -> Any:
 # -- a folder of pictures -----------------------------------------------------------------------------------
 
 
-def is_folder(source: Any) -> bool:
-    """Whether a source is a folder."""
-    return isinstance(source, Path) and source.is_dir()
-
-
 def read_folder(source: Path, hints: Hints) -> Listing:
     """List the pairs of a folder of pictures with a table, or with a text beside each picture."""
     tables = sorted(p for p in source.iterdir() if kind_of(p) in IN_FOLDER and p.is_file())
@@ -222,4 +218,5 @@ def read_folder(source: Path, hints: Hints) -> Listing:
             "as --images"
         )
     names = [p.relative_to(source).as_posix() for p in pictures]
-    return Rows(texts, names, problems=problems).listing(Files(source, only=True, follow=hints.follow))
+    files = Files(source, only=True, follow=hints.follow)
+    return Rows(texts, names, problems=problems).listing(files.file, show=files.show)

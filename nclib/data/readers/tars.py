@@ -49,27 +49,10 @@ class _Sample:
     problem: str = ""
 
 
-class _Members:
-    """Pictures in tars by name."""
-
-    def __init__(self) -> None:
-        self.places: dict[str, tuple[Path, Place | None]] = {}
-
-    def file(self, name: str) -> io.BytesIO:
-        path, place = self.places[name]
-        if place is None:
-            raise UnreadableError(NO_PICTURE)
-        with path.open("rb") as file:
-            file.seek(place[0])
-            return io.BytesIO(file.read(place[1]))
-
-    def show(self, name: str) -> str:
-        return name
-
-
 def read_tars(source: Path, hints: Hints) -> Listing:
     """List the pairs of a tar, or of all tars in a folder."""
-    paths, members = sorted(source.glob("*.tar")) if source.is_dir() else [source], _Members()
+    paths = sorted(source.glob("*.tar")) if source.is_dir() else [source]
+    places: dict[str, tuple[Path, Place | None]] = {}
     texts: list[Any] = []
     names: list[str] = []
     facts: list[dict[str, Any]] = []
@@ -77,9 +60,9 @@ def read_tars(source: Path, hints: Hints) -> Listing:
     for path in paths:
         for sample in _samples(path, hints):
             name = f"{path}/{sample.key}"
-            while name in members.places:  # a key that occurs again
+            while name in places:  # a key that occurs again
                 name += "'"
-            members.places[name] = path, sample.picture
+            places[name] = path, sample.picture
             for text in sample.texts or [""]:
                 if sample.problem or sample.picture is None:
                     problems[len(texts)] = sample.problem or NO_PICTURE
@@ -91,7 +74,16 @@ def read_tars(source: Path, hints: Hints) -> Listing:
     if (given := find_column(others.columns, ID_COLUMNS)) is not None:
         ids = others.pop(given).where(lambda found: found.notna(), ids)
     origin = digest(repr([(p.stat().st_size, p.stat().st_mtime_ns) for p in paths]))
-    return Rows(texts, names, ids.tolist(), columns=others, problems=problems).listing(members, origin)
+
+    def file(name: str) -> io.BytesIO:
+        path, place = places[name]
+        if place is None:
+            raise UnreadableError(NO_PICTURE)
+        with path.open("rb") as opened:
+            opened.seek(place[0])
+            return io.BytesIO(opened.read(place[1]))
+
+    return Rows(texts, names, ids.tolist(), columns=others, problems=problems).listing(file, origin)
 
 
 def _samples(path: Path, hints: Hints) -> Iterator[_Sample]:
