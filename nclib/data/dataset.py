@@ -164,12 +164,10 @@ class Split:
     image_of : ndarray, int64, (n_captions,)
         Row of ``images`` that each caption truly describes.
     captions_per_image : int
-    labels : ndarray, int64, (n_images,), optional
-        Class of each image.
     boxes : ndarray, float32, (n_images, R, 4), optional
         Fragment boxes x0, y0, x1, y1 in [0, 1], origin at the upper left.
-    label_sets : mapping of str to ndarray, optional
-        Classifications of the images by name; the first one is ``labels`` when that is not given.
+    label_sets : mapping of str to ndarray, int64, (n_images,), optional
+        Classifications of the images by name.
     picture_source, relevance_source : callable, optional
         Behind :meth:`picture` and :meth:`relevance`.
     details : mapping
@@ -202,7 +200,6 @@ class Split:
     captions: Captions
     image_of: np.ndarray
     captions_per_image: int
-    labels: np.ndarray | None = None
     boxes: np.ndarray | None = None
     label_sets: Mapping[str, np.ndarray] = field(default_factory=dict)
     picture_source: Picture | None = None
@@ -219,13 +216,7 @@ class Split:
         check_array(f"{where}image_of", self.image_of, "int64", n * each)
         if not np.array_equal(self.image_of, np.arange(n * each) // each):
             raise ValueError(f"{where}image_of must group captions by image (0 {each} times, then 1, ...)")
-        sets = dict(self.label_sets)
-        if self.labels is None and sets:
-            object.__setattr__(self, "labels", next(iter(sets.values())))
-        if self.labels is not None and not sets:
-            sets = {"class": self.labels}
-        object.__setattr__(self, "label_sets", sets)
-        for key, value in {**sets, **({} if self.labels is None else {"labels": self.labels})}.items():
+        for key, value in self.label_sets.items():
             check_array(f"{where}{key}", value, "int64", n)
         if self.boxes is not None or self.boxes_in_features:
             check_array(f"{where}boxes", self.boxes, "float32", *self.images.shape[:2], 4)
@@ -327,7 +318,6 @@ class Split:
             images=self.images[start:stop],
             captions=self.captions.take(np.arange(start * d, stop * d)),
             image_of=self.image_of[start * d : stop * d] - start,
-            labels=None if self.labels is None else self.labels[start:stop],
             boxes=None if self.boxes is None else self.boxes[start:stop],
             label_sets={name: values[start:stop] for name, values in self.label_sets.items()},
             picture_source=None if picture is None else _Shifted(picture, (start,)),

@@ -105,7 +105,7 @@ def planted(
             Captions(tokens[keep].astype(np.int32), offsets, vocabulary),
             image_of,
             captions_per_image,
-            labels=held[:, 0] % n_classes,
+            label_sets={"class": held[:, 0] % n_classes},
             relevance_source=functools.partial(_share, has, says),
         )
 
