@@ -26,7 +26,42 @@ class DatasetRegistry(Registry[Callable[..., Any]]):
         self.of: dict[str, Registry[Callable[..., Any]]] = {task: Registry("dataset") for task in TASKS}
 
     def register(self, name: str, *, summary: str, paper: str = "", task: str = "pairs") -> Callable[[C], C]:
-        """Return a decorator that adds a data set; see :func:`nclib.data.register`."""
+        """Return a decorator that adds a data set to the catalogue.
+
+        Parameters
+        ----------
+        name : str
+            Name for :func:`nclib.data.load` and the parameter ``dataset`` of runs; can be taken once.
+        summary : str
+            A few words for the catalogue.
+        paper : str
+            Source of the data, for the catalogue.
+        task : {"pairs", "categories"}
+            ``"pairs"`` for image-caption retrieval; the function returns a :class:`~nclib.data.Dataset`.
+            ``"categories"`` for category retrieval; it returns a :class:`~nclib.data.CategoryData`.
+
+        Returns
+        -------
+        callable
+            Decorator for a function whose parameters are the options of the data set.
+
+        Raises
+        ------
+        ValueError
+            When the name is taken or the task is unknown.
+        TypeError
+            When the function takes ``*args`` or ``**options``.
+
+        Examples
+        --------
+        >>> from nclib import data
+        >>> @data.register("two_views", summary="two views of ten classes", task="categories")
+        ... def two_views(*, n_train: int = 20):
+        ...     return data.load("planted_category", n_train=n_train)
+        >>> len(data.load("two_views", n_train=30).train)
+        30
+        >>> datasets.remove("two_views")
+        """
         check_choice("task", task, tuple(TASKS))
         add = super().register(name, summary=summary, paper=paper)
 
@@ -59,46 +94,7 @@ def _mistake_in(factory: Callable[..., Any]) -> str:
 datasets = DatasetRegistry()
 
 
-def register(
-    name: str, *, summary: str, paper: str = "", task: str = "pairs"
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return a decorator that adds a data set to the catalogue.
-
-    Parameters
-    ----------
-    name : str
-        Name for :func:`nclib.data.load` and the parameter ``dataset`` of runs; can be taken once.
-    summary : str
-        A few words for the catalogue.
-    paper : str
-        Source of the data, for the catalogue.
-    task : {"pairs", "categories"}
-        ``"pairs"`` for image-caption retrieval; the function returns a :class:`~nclib.data.Dataset`.
-        ``"categories"`` for category retrieval; it returns a :class:`~nclib.data.CategoryData`.
-
-    Returns
-    -------
-    callable
-        Decorator for a function whose parameters are the options of the data set.
-
-    Raises
-    ------
-    ValueError
-        When the name is taken or the task is unknown.
-    TypeError
-        When the function takes ``*args`` or ``**options``.
-
-    Examples
-    --------
-    >>> from nclib import data
-    >>> @data.register("two_views", summary="two views of ten classes", task="categories")
-    ... def two_views(*, n_train: int = 20):
-    ...     return data.load("planted_category", n_train=n_train)
-    >>> len(data.load("two_views", n_train=30).train)
-    30
-    >>> datasets.remove("two_views")
-    """
-    return datasets.register(name, summary=summary, paper=paper, task=task)
+register = datasets.register
 
 
 def load(name: str, **options: Any) -> Any:
