@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 from picture_rows import pictures
-from row_sources import BottomUpSource, FolderSource, HalfSource, read_ids
+from row_sources import bottom_up_rows, folder_rows, half_rows, read_ids
 from word_vectors import read_vectors
 
 from nclib.common.checks import check_choice
@@ -35,7 +35,7 @@ from nclib.data.feature_files import (
     read_named_captions,
     sentence,
 )
-from nclib.data.row_writer import ConvertError, counter_of, holds, some, write_rows
+from nclib.data.row_writer import ConvertError, RowSource, counter_of, holds, some, write_rows
 from nclib.data.vocabulary import UNKNOWN, Vocabulary
 
 CAPTIONS = (".txt", ".tsv")
@@ -86,7 +86,7 @@ def folder(
     """
     names, layout = read_ids(Path(ids)), _layout(name, split)
     texts = _captions(layout, Path(captions), names)
-    return _split(layout, split, FolderSource(Path(features), names, key), texts, Path(out), replace)
+    return _split(layout, split, names, folder_rows(Path(features), names, key), texts, Path(out), replace)
 
 
 def bottom_up(
@@ -125,8 +125,8 @@ def bottom_up(
     """
     names, layout = read_ids(Path(ids)), _layout(name, split)
     texts = _captions(layout, Path(captions), names)
-    source = BottomUpSource([Path(p) for p in features], names, regions=regions, take_first=take_first)
-    return _split(layout, split, source, texts, Path(out), replace)
+    source = bottom_up_rows([Path(p) for p in features], names, regions=regions, take_first=take_first)
+    return _split(layout, split, names, source, texts, Path(out), replace)
 
 
 def half(path: str | Path, *, replace: bool = False) -> Path:
@@ -159,7 +159,7 @@ def half(path: str | Path, *, replace: bool = False) -> Path:
     except (OSError, ValueError):
         is_copy = False
     if replace or counter_of(copy).exists() or not is_copy:
-        write_rows(copy, HalfSource(path), replace=replace)
+        write_rows(copy, half_rows(path), replace=replace)
     return copy
 
 
@@ -311,7 +311,8 @@ def _captions(layout: Layout, path: Path, ids: Sequence[str]) -> list[str]:
 def _split(
     layout: Layout,
     split: str,
-    source: FolderSource | BottomUpSource,
+    ids: Sequence[str],
+    source: RowSource,
     texts: Sequence[str],
     out: Path,
     replace: bool,
@@ -322,8 +323,8 @@ def _split(
     except OSError as error:
         raise ConvertError(f"{out} cannot be made ({error.strerror})") from error
     if layout.captions_file.endswith(".tsv"):
-        texts = [f"{name}\t{text}" for name, text in zip(source.ids, texts, strict=True)]
-    small = {out / f"{split}_{layout.captions_file}": texts, out / f"{split}_ids.txt": source.ids}
+        texts = [f"{name}\t{text}" for name, text in zip(ids, texts, strict=True)]
+    small = {out / f"{split}_{layout.captions_file}": texts, out / f"{split}_ids.txt": ids}
     content = {path: "".join(f"{line}\n" for line in lines) for path, lines in small.items()}
     other = [path for path, text in content.items() if path.exists() and not holds(path, text)]
     if other and not replace:

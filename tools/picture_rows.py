@@ -9,18 +9,18 @@ continues when the same command is given again.
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from nclib.common.files import digest, write_atomically
+from nclib.common.files import digest
 from nclib.data.captions_table import one_line
-from nclib.data.feature_files import MANIFEST, PIXELS, Layout, build_words, pixel_layout
+from nclib.data.feature_files import PIXELS, Layout, pixel_layout
 from nclib.data.pictures import UnreadableError, open_picture
-from nclib.data.row_writer import ConvertError, some, write_rows
+from nclib.data.prepare import Plan, begin, finish, texts_of
+from nclib.data.row_writer import ConvertError, RowSource, some, write_rows
 
 RECIPE = "bilinear squares, bicubic crops, 1"
 EACH = 5
@@ -69,41 +69,21 @@ def pictures(
         absent = [file for file, _ in entries if not (folder / file).is_file()]
         if absent:
             raise ConvertError(f"{folder} lacks {len(absent):,} pictures of {split}: {some(absent)}")
-    about = {"name": name, "recipe": RECIPE, "pixels": pixels, "content": digest(json.dumps(listed))}
-    found = _noted(out)
-    if found is not None and any(found.get(k) != v for k, v in about.items()):
-        raise ConvertError(f"{out} holds other pictures or another form; choose another --out")
-    if found is not None and found.get("finished"):
-        print(f"{out} is prepared already", file=sys.stderr)
-        return out
-    out.mkdir(parents=True, exist_ok=True)
-    facts = {**about, "captions_per_image": EACH, "pictures": {k: len(v) for k, v in listed.items()}}
-    write_atomically(out / MANIFEST, json.dumps({**facts, "finished": False}, indent=1))
-    for split, entries in listed.items():
-        files = [file for file, _ in entries]
-        texts = [text for _, five in entries for text in five]
-        beside = {out / f"{split}_{layout.captions_file}": "".join(f"{text}\n" for text in texts)}
-        beside[out / f"{split}_ids.txt"] = "".join(f"{file}\n" for file in files)
-        if not (out / f"{split}_ims.npy").exists():
-            write_rows(out / f"{split}_ims.npy", Pixels(folder, files, pixels), beside=beside)
-    known = (text for split in ("train", "dev") for _, five in listed[split] for text in five)
-    build_words(known).to_json(out / layout.vocabulary_file)
-    small = [p for p in sorted(out.iterdir()) if p.suffix in (".txt", ".json") and p.name != MANIFEST]
-    done = {**facts, "finished": True, "files": {path.name: digest(path) for path in small}}
-    write_atomically(out / MANIFEST, json.dumps(done, indent=1))
+    plan = Plan(
+        {split: [file for file, _ in entries] for split, entries in listed.items()},
+        {split: [text for _, five in entries for text in five] for split, entries in listed.items()},
+        EACH,
+        {"pixels": pixels},
+    )
+    content = digest(json.dumps(listed))
+    manifest = {"name": name, "recipe": RECIPE, "content": content, **plan.facts()}
+    if begin(out, manifest):
+        for split, files in plan.pictures.items():
+            path = out / f"{split}_ims.npy"
+            if not path.exists():
+                write_rows(path, _rows(folder, files, pixels), beside=texts_of(out, plan, split))
+        finish(out, plan, manifest, layout.vocabulary_file)
     return out
-
-
-def _noted(out: Path) -> dict[str, Any] | None:
-    """Return what an earlier preparation noted about a folder, finished or not; None without one."""
-    path = out / MANIFEST
-    try:
-        found = json.loads(path.read_text("utf8")) if path.exists() else None
-    except ValueError:
-        found = ""
-    if found is not None and not isinstance(found, dict):
-        raise ConvertError(f"{path} is damaged; remove its folder, or choose another --out")
-    return found
 
 
 def _listed(path: Path, layout: Layout) -> dict[str, list[tuple[str, list[str]]]]:
@@ -161,34 +141,18 @@ def _crop(picture: Any, side: int) -> Any:
 FORMS: dict[str, Callable[[Any, int], Any]] = {"square": _square, "crop": _crop}
 
 
-class Pixels:
-    """Rows of pictures, uint8 (pictures, side, 3 side), read from their files.
+def _rows(folder: Path, files: Sequence[str], pixels: str) -> RowSource:
+    """Return rows of pictures of a folder, uint8 (pictures, side, 3 side), in a form of ``PIXELS``."""
+    side, form = PIXELS[pixels], FORMS[pixels.rstrip("0123456789")]
 
-    Parameters
-    ----------
-    folder : Path
-    files : sequence of str
-        Names below the folder.
-    pixels : str
-        Form, one of ``nclib.data.feature_files.PIXELS``.
-    """
-
-    dtype = np.uint8
-
-    def __init__(self, folder: Path, files: Sequence[str], pixels: str) -> None:
-        self.folder, self.files, self.pixels = folder, files, pixels
-        self.side, self.form = PIXELS[pixels], FORMS[pixels.rstrip("0123456789")]
-        self.shape: tuple[int, ...] = (len(files), self.side, 3 * self.side)
-
-    def read(self, first: int, last: int) -> np.ndarray:
-        rows = np.empty((last - first, *self.shape[1:]), np.uint8)
-        for row, name in zip(rows, self.files[first:last], strict=True):
+    def read(first: int, last: int) -> np.ndarray:
+        rows = np.empty((last - first, side, 3 * side), np.uint8)
+        for row, name in zip(rows, files[first:last], strict=True):
             try:
-                picture = open_picture(self.folder / name)
+                picture = open_picture(folder / name)
             except UnreadableError as error:
-                raise ConvertError(f"{self.folder / name}: {error}; get the picture again") from error
-            row[:] = np.asarray(self.form(picture, self.side)).reshape(self.shape[1:])
+                raise ConvertError(f"{folder / name}: {error}; get the picture again") from error
+            row[:] = np.asarray(form(picture, side)).reshape(row.shape)
         return rows
 
-    def stamp(self) -> str:
-        return digest([RECIPE, self.pixels, *self.files])
+    return RowSource((len(files), side, 3 * side), np.uint8, read, [RECIPE, pixels, *files])

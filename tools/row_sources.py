@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from nclib.common.files import digest
-from nclib.common.npy import RowFileError, npy_header
+from nclib.common.npy import RowFileError
 from nclib.data.feature_files import open_features, sentence
-from nclib.data.row_writer import ConvertError, some
+from nclib.data.row_writer import ConvertError, RowSource, some
+from nclib.data.rows import RowFile
 
 COLUMNS = ("image_id", "image_w", "image_h", "num_boxes", "boxes", "features")
 #: Errors of reading a damaged .npy or .npz file.
@@ -45,6 +45,7 @@ def read_ids(path: Path) -> list[str]:
 
 
 def _state(path: Path) -> tuple[int, int]:
+    """Return size and time of a file."""
     found = path.stat()
     return found.st_size, found.st_mtime_ns
 
@@ -56,140 +57,124 @@ def _check_finite(rows: np.ndarray, names: Sequence[Any], what: str) -> None:
         raise ConvertError(f"{what} of these holds NaN or infinite values: {some(bad)}")
 
 
-class FolderSource:
-    """Rows from one file per image, ``<id>.npy`` or ``<id>.npz``, float32 (regions, features)."""
-
-    dtype = np.float32
-
-    def __init__(self, folder: Path, ids: Sequence[str], key: str = "features") -> None:
-        self.ids, self.key = ids, key
+def folder_rows(folder: Path, ids: Sequence[str], key: str = "features") -> RowSource:
+    """Return rows from one file per image, ``<id>.npy`` or ``<id>.npz``, float32 (regions, features)."""
+    try:
+        there = set(os.listdir(folder))
+    except OSError as error:
+        raise ConvertError(f"{folder} cannot be read ({error.strerror})") from error
+    missing = [name for name in ids if f"{name}.npy" not in there and f"{name}.npz" not in there]
+    if missing:
+        raise ConvertError(f"{folder} has no .npy or .npz file for {some(missing)}")
+    paths = [folder / f"{name}{'.npy' if f'{name}.npy' in there else '.npz'}" for name in ids]
+    problems: list[str] = []
+    shapes: dict[tuple[int, ...], str] = {}
+    for path in paths:
         try:
-            there = set(os.listdir(folder))
-        except OSError as error:
-            raise ConvertError(f"{folder} cannot be read ({error.strerror})") from error
-        missing = [name for name in ids if f"{name}.npy" not in there and f"{name}.npz" not in there]
-        if missing:
-            raise ConvertError(f"{folder} has no .npy or .npz file for {some(missing)}")
-        self.paths = [folder / f"{name}{'.npy' if f'{name}.npy' in there else '.npz'}" for name in ids]
-        problems: list[str] = []
-        shapes: dict[tuple[int, ...], str] = {}
-        for path in self.paths:
-            try:
-                shape, dtype = npy_header(path)[:2] if path.suffix == ".npy" else self._kind(path)
-            except UNREADABLE as error:
-                problems.append(f"{path.name} ({error})")
-                continue
-            if dtype != np.float32 or len(shape) != 2 or 0 in shape:
-                problems.append(f"{path.name} ({dtype} {shape})")
-            shapes.setdefault(shape, path.name)
-        if problems:
-            raise ConvertError(f"these are not float32 (regions, features): {some(problems)}")
-        if len(shapes) > 1:
-            raise ConvertError(f"images differ in shape: {some(f'{v} {k}' for k, v in shapes.items())}")
-        self.shape = (len(ids), *next(iter(shapes)))
+            found = RowFile(path) if path.suffix == ".npy" else _array(path, key)
+        except UNREADABLE as error:
+            problems.append(f"{path.name} ({error})")
+            continue
+        if found.dtype != np.float32 or found.ndim != 2 or 0 in found.shape:
+            problems.append(f"{path.name} ({found.dtype} {found.shape})")
+        shapes.setdefault(found.shape, path.name)
+    if problems:
+        raise ConvertError(f"these are not float32 (regions, features): {some(problems)}")
+    if len(shapes) > 1:
+        raise ConvertError(f"images differ in shape: {some(f'{v} {k}' for k, v in shapes.items())}")
+    (shape,) = shapes
 
-    def _kind(self, path: Path) -> tuple[tuple[int, ...], np.dtype[Any]]:
-        found = self._array(path)
-        return found.shape, found.dtype
-
-    def _array(self, path: Path) -> np.ndarray:
-        with open(path, "rb") as file:  # NumPy leaves a damaged archive open
-            found = np.load(file, allow_pickle=False)
-            if path.suffix == ".npy":
-                return found
-            if self.key not in found.files:
-                raise KeyError(f"has {some(found.files)}; choose one with --key")
-            return found[self.key]
-
-    def _read(self, path: Path) -> np.ndarray:
+    def one(path: Path) -> np.ndarray:
         try:
-            found = self._array(path)
+            found = _array(path, key)
         except UNREADABLE as error:
             raise ConvertError(f"{path} cannot be read ({error})") from error
-        if found.shape != self.shape[1:] or found.dtype != self.dtype:
+        if found.shape != shape or found.dtype != np.float32:
             raise ConvertError(f"{path} was changed meanwhile: now {found.dtype} {found.shape}")
         return found
 
-    def read(self, first: int, last: int) -> np.ndarray:
-        rows = np.stack([self._read(path) for path in self.paths[first:last]])
-        _check_finite(rows, self.paths[first:last], "the features file")
+    def read(first: int, last: int) -> np.ndarray:
+        rows = np.stack([one(path) for path in paths[first:last]])
+        _check_finite(rows, paths[first:last], "the features file")
         return rows
 
-    def stamp(self) -> str:
-        return digest(repr([(path.name, _state(path)) for path in self.paths]))
+    return RowSource((len(ids), *shape), np.float32, read, [(p.name, _state(p)) for p in paths])
 
 
-class BottomUpSource:
-    """Rows from TSV files of bottom-up attention: one line per image, numbers as base64 of float32.
+def _array(path: Path, key: str) -> np.ndarray:
+    with open(path, "rb") as file:  # NumPy leaves a damaged archive open
+        found = np.load(file, allow_pickle=False)
+        if path.suffix == ".npy":
+            return found
+        if key not in found.files:
+            raise KeyError(f"has {some(found.files)}; choose one with --key")
+        return found[key]
+
+
+def bottom_up_rows(
+    paths: Sequence[Path], ids: Sequence[str], *, regions: int = 36, take_first: bool = False
+) -> RowSource:
+    """Return rows from TSV files of bottom-up attention: a line per image, numbers as base64 of float32.
 
     Every image must have ``regions`` boxes. Files with 10 to 100 boxes per image are refused: no rule says
     which boxes to keep, and the papers use files made with 36.
     """
-
-    dtype = np.float32
-
-    def __init__(
-        self, paths: Sequence[Path], ids: Sequence[str], *, regions: int = 36, take_first: bool = False
-    ) -> None:
-        if regions < 1:
-            raise ConvertError(f"regions must be 1 or more, got {regions}")
-        self.paths, self.ids, self.regions = paths, ids, regions
-        found: dict[str, list[tuple[int, int]]] = {name: [] for name in ids}  # file, byte
-        counts, broken = [], []
-        widths: dict[float, str] = {}
-        for k, path in enumerate(paths):
-            for at, line in _lines(path):
-                cells = line.rstrip(b"\r\n").split(b"\t")
-                name = cells[0].decode("utf8", "replace").strip()
-                if name not in found:
-                    continue
-                if len(cells) != len(COLUMNS) or not cells[3].strip().isdigit():
-                    broken.append(f"{name} ({path.name}, byte {at:,})")
-                    continue
-                if int(cells[3]) != regions:
-                    counts.append(f"{name}: {int(cells[3])}")
-                    continue
+    if regions < 1:
+        raise ConvertError(f"regions must be 1 or more, got {regions}")
+    found: dict[str, list[tuple[int, int]]] = {name: [] for name in ids}  # file, byte
+    counts, broken = [], []
+    widths: dict[float, str] = {}
+    for k, path in enumerate(paths):
+        for at, line in _lines(path):
+            cells = line.rstrip(b"\r\n").split(b"\t")
+            name = cells[0].decode("utf8", "replace").strip()
+            if name not in found:
+                continue
+            if len(cells) != len(COLUMNS) or not cells[3].strip().isdigit():
+                broken.append(f"{name} ({path.name}, byte {at:,})")
+            elif int(cells[3]) != regions:
+                counts.append(f"{name}: {int(cells[3])}")
+            else:
                 found[name].append((k, at))
                 size = len(cells[5]) * 3 / 4 - cells[5][-2:].count(b"=")
                 widths.setdefault(size / 4 / regions, name)
-        if broken:
-            raise ConvertError(f"these lines lack columns ({', '.join(COLUMNS)}): {some(broken)}")
-        if counts:
-            raise ConvertError(
-                f"every image must have {regions} boxes; other counts: {some(counts)}. Take the features "
-                f"that were made with {regions} boxes, or say --regions if all have another number"
-            )
-        missing = [name for name, places in found.items() if not places]
-        if missing:
-            raise ConvertError(f"{some(p.name for p in paths)}: no line for {some(missing)}")
-        twice = [name for name, places in found.items() if len(places) > 1]
-        if twice and not take_first:
-            raise ConvertError(f"several lines for {some(twice)}; --take-first takes the first of each")
-        if len(widths) > 1 or not next(iter(widths)).is_integer() or next(iter(widths)) == 0:
-            said = some(f"{name}: {width:g}" for width, name in widths.items())
-            raise ConvertError(f"numbers per box must be whole and equal in all lines; found {said}")
-        self.shape: tuple[int, ...] = (len(ids), regions, int(next(iter(widths))))
-        self.places, self.states = [places[0] for places in found.values()], [_state(path) for path in paths]
+    missing = [name for name, places in found.items() if not places]
+    twice = [name for name, places in found.items() if len(places) > 1]
+    if broken:
+        raise ConvertError(f"these lines lack columns ({', '.join(COLUMNS)}): {some(broken)}")
+    if counts:
+        raise ConvertError(
+            f"every image must have {regions} boxes; other counts: {some(counts)}. Take the features "
+            f"that were made with {regions} boxes, or say --regions if all have another number"
+        )
+    if missing:
+        raise ConvertError(f"{some(p.name for p in paths)}: no line for {some(missing)}")
+    if twice and not take_first:
+        raise ConvertError(f"several lines for {some(twice)}; --take-first takes the first of each")
+    width = next(iter(widths))
+    if len(widths) > 1 or not width.is_integer() or width == 0:
+        said = some(f"{name}: {width:g}" for width, name in widths.items())
+        raise ConvertError(f"numbers per box must be whole and equal in all lines; found {said}")
+    shape, places = (regions, int(width)), [places[0] for places in found.values()]
 
-    def read(self, first: int, last: int) -> np.ndarray:
-        rows = np.empty((last - first, *self.shape[1:]), np.float32)
+    def read(first: int, last: int) -> np.ndarray:
+        rows = np.empty((last - first, *shape), np.float32)
         with ExitStack() as stack:
-            needed = {k for k, _ in self.places[first:last]}
-            files = {k: stack.enter_context(_open(self.paths[k])) for k in needed}
-            for i, (k, at) in enumerate(self.places[first:last], first):
+            files = {k: stack.enter_context(_open(paths[k])) for k in {k for k, _ in places[first:last]}}
+            for i, (k, at) in enumerate(places[first:last], first):
                 files[k].seek(at)
                 cells = files[k].readline().rstrip(b"\r\n").split(b"\t")
                 try:
                     numbers = np.frombuffer(base64.b64decode(cells[5], validate=True), "<f4")
-                    rows[i - first] = numbers.reshape(self.shape[1:])
+                    rows[i - first] = numbers.reshape(shape)
                 except (ValueError, IndexError, binascii.Error) as error:
-                    where = f"{self.paths[k].name}, byte {at:,}"
-                    raise ConvertError(f"image {self.ids[i]} cannot be decoded ({where}: {error})") from error
-        _check_finite(rows, self.ids[first:last], "the line")
+                    where = f"{paths[k].name}, byte {at:,}"
+                    raise ConvertError(f"image {ids[i]} cannot be decoded ({where}: {error})") from error
+        _check_finite(rows, ids[first:last], "the line")
         return rows
 
-    def stamp(self) -> str:
-        return digest(repr([[p.name for p in self.paths], self.states, self.places, self.ids]))
+    content = [*((path.name, _state(path)) for path in paths), places, *ids]
+    return RowSource((len(ids), *shape), np.float32, read, content)
 
 
 def _open(path: Path) -> Any:
@@ -209,32 +194,24 @@ def _lines(path: Path) -> Iterable[tuple[int, bytes]]:
             at += len(line)
 
 
-class HalfSource:
-    """The float16 numbers of a float32 features file."""
+def half_rows(path: Path) -> RowSource:
+    """Return the float16 numbers of a float32 features file."""
+    try:
+        array = open_features(path, np.float32)
+    except (OSError, ValueError) as error:
+        raise ConvertError(f"{path} {sentence(error)}") from error
 
-    dtype = np.float16
-
-    def __init__(self, path: Path) -> None:
-        try:
-            array = open_features(path, np.float32)
-        except (OSError, ValueError) as error:
-            raise ConvertError(f"{path} {sentence(error)}") from error
-        self.array, self.shape, self.state = array, array.shape, _state(path)
-
-    def read(self, first: int, last: int) -> np.ndarray:
+    def read(first: int, last: int) -> np.ndarray:
         names = [f"row {i:,}" for i in range(first, last)]
         try:
-            rows = np.asarray(self.array[first:last])
+            rows = np.asarray(array[first:last])
         except RowFileError as error:
             raise ConvertError(str(error)) from error
-        _check_finite(rows, names, self.array.path.name)
+        _check_finite(rows, names, path.name)
         large = np.abs(rows).max(axis=(1, 2)) > LARGEST
         if large.any():
-            bad = [names[i] for i in np.flatnonzero(large)]
-            raise ConvertError(
-                f"{self.array.path} has numbers beyond {LARGEST:,.0f}, the largest of float16, in {some(bad)}"
-            )
+            bad = some(names[i] for i in np.flatnonzero(large))
+            raise ConvertError(f"{path} has numbers beyond {LARGEST:,.0f}, the largest of float16, in {bad}")
         return rows.astype(np.float16)
 
-    def stamp(self) -> str:
-        return digest(repr([self.array.path.name, self.state]))
+    return RowSource(array.shape, np.float16, read, [path.name, _state(path)])

@@ -18,7 +18,7 @@ from nclib.common.files import cache_folder, content_digest, digest, write_atomi
 from nclib.common.npy import read_npy
 from nclib.data.pictures import AXES, CHANNELS, load_network, prepared, principal_axes
 from nclib.data.readers import Listing, UnreadableError, list_pairs
-from nclib.data.row_writer import MadeRows, write_rows
+from nclib.data.row_writer import RowSource, write_rows
 
 Array = NDArray[Any]
 Vectors = Callable[[list[Any]], Array]
@@ -91,7 +91,7 @@ def read_pairs(
         stamp = towers.checksum()
         pictures = _pictures(listing, towers.pictures, towers.width, stamp)
         images = _write(folder, "pictures", "embedding the pictures", pictures)
-        rows = MadeRows(
+        rows = RowSource(
             (len(texts), towers.width),
             np.float32,
             lambda first, last: np.asarray(towers.captions(texts[first:last])),
@@ -171,7 +171,7 @@ def _with_reasons(listing: Listing, images: Array) -> Listing:
 # -- rows on disk -------------------------------------------------------------------------------------------
 
 
-def _write(folder: Path, name: str, title: str, source: MadeRows) -> Array:
+def _write(folder: Path, name: str, title: str, source: RowSource) -> Array:
     """Return the rows of a source from a file, made or continued unless it is there and sound."""
     path = folder / f"{name}-{digest(source.stamp())[:12]}.npy"
     kept = path.with_suffix(".sha256")
@@ -182,7 +182,7 @@ def _write(folder: Path, name: str, title: str, source: MadeRows) -> Array:
     return read_npy(path, mapped=True)
 
 
-def _pictures(listing: Listing, vectors: Callable[[Any], Any], width: int, model: str) -> MadeRows:
+def _pictures(listing: Listing, vectors: Callable[[Any], Any], width: int, model: str) -> RowSource:
     """Return the vectors of pictures, zero where a picture cannot be read."""
     names = listing.pictures
     if listing.file is None or names is None:
@@ -201,4 +201,4 @@ def _pictures(listing: Listing, vectors: Callable[[Any], Any], width: int, model
             result[rows] = np.asarray(vectors(pictures))
         return result
 
-    return MadeRows((len(names), width), np.float32, made, [model, listing.stamp()])
+    return RowSource((len(names), width), np.float32, made, [model, listing.stamp()])

@@ -154,6 +154,7 @@ class Part:
     """One split as found on disk, with the problems of its files."""
 
     split: str  # as in the names of the files
+    path: Path  # of the features
     features: RowFile | None = None  # a row per image; None when the file is missing or wrong
     texts: list[str] = field(default_factory=list)  # all captions
     layout: str = ""  # PER_IMAGE or PER_CAPTION; empty when unknown
@@ -238,10 +239,9 @@ def missing_files(layout: Layout, folder: Path, splits: Iterable[str], reading: 
 
 def read_split(layout: Layout, folder: Path, split: str, reading: Reading) -> Part:
     """Open one split whose files exist, and tell its row layout; problems are listed, not raised."""
-    part, captions = Part(split), f"{split}_{layout.captions_file}"
-    path = features_file(folder, split, reading.half)
+    path, captions = features_file(folder, split, reading.half), f"{split}_{layout.captions_file}"
     assert path is not None  # the caller has looked
-    array = None
+    part, array = Part(split, path), None
     with part.noting(captions):
         part.texts = [text for _, text in read_named_captions(folder / captions)]
         with part.noting(path.name):

@@ -22,7 +22,7 @@ from nclib.data.dataset import Dataset, Split
 from nclib.data.feature_files import PathLike, read_manifest
 from nclib.data.region_features import MAX_WORDS, region_files
 from nclib.data.registry import register
-from nclib.data.row_writer import MadeRows, RowSource
+from nclib.data.row_writer import RowSource
 
 if TYPE_CHECKING:
     from nclib.data.readers import Listing
@@ -86,8 +86,8 @@ def from_pairs(
     Returns
     -------
     Dataset
-        ``details["pictures"]`` of a split has the names of its pictures, unless one holds a line break. A
-        warning counts the pairs that cannot be used, and tells the most frequent reason.
+        ``details["pictures"]`` of a split has the names of its pictures. A warning counts the pairs that
+        cannot be used, and tells the most frequent reason.
 
     Raises
     ------
@@ -138,8 +138,6 @@ def _absolute(place: Any) -> Any:
 def _named(split: Split, file: Path) -> Split:
     """Return the split with the names of its pictures, one a line in a file."""
     names = file.read_text("utf8").split("\n")[:-1]
-    if len(names) != split.n_images:  # a name holds a line break
-        return split
     return replace(split, details={**split.details, "pictures": names})
 
 
@@ -198,4 +196,4 @@ def _embedded(images: np.ndarray, rows: np.ndarray) -> RowSource:
         return np.asarray(images[rows[first:last]], np.float32)[:, None]
 
     # The folder is named after their content.
-    return MadeRows((len(rows), 1, images.shape[1]), np.float32, made, [EMBEDDED])
+    return RowSource((len(rows), 1, images.shape[1]), np.float32, made, [EMBEDDED])

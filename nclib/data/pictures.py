@@ -23,7 +23,7 @@ from tqdm import tqdm
 
 from nclib.common.extras import needed_by
 from nclib.data.captions_table import one_line
-from nclib.data.row_writer import ConvertError, MadeRows
+from nclib.data.row_writer import ConvertError, RowSource
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -179,7 +179,7 @@ def load_network(device: str) -> nn.Module:
     return network.eval().to(device)
 
 
-def cells_of(opener: Opener, names: Sequence[str], network: nn.Module, device: str, origin: str) -> MadeRows:
+def cells_of(opener: Opener, names: Sequence[str], network: nn.Module, device: str, origin: str) -> RowSource:
     """Return the rows of cells of pictures, float16 (pictures, 16, 1280), computed as they are read."""
     import torch
 
@@ -198,16 +198,16 @@ def cells_of(opener: Opener, names: Sequence[str], network: nn.Module, device: s
             cells.append(pooled.to(torch.float16).cpu().numpy())
         return np.concatenate(cells)
 
-    return MadeRows((len(names), CELLS * CELLS, CHANNELS), np.float16, made, [RECIPE, origin, *names])
+    return RowSource((len(names), CELLS * CELLS, CHANNELS), np.float16, made, [RECIPE, origin, *names])
 
 
-def projected(cells: np.ndarray, mean: np.ndarray, axes: np.ndarray) -> MadeRows:
+def projected(cells: np.ndarray, mean: np.ndarray, axes: np.ndarray) -> RowSource:
     """Return the rows of features, float32 (pictures, 16, 256): cells on the principal axes."""
 
     def made(first: int, last: int) -> np.ndarray:
         return ((cells[first:last].astype(np.float64) - mean) @ axes).astype(np.float32)
 
-    return MadeRows((*cells.shape[:2], axes.shape[1]), np.float32, made, [mean, axes])
+    return RowSource((*cells.shape[:2], axes.shape[1]), np.float32, made, [mean, axes])
 
 
 def principal_axes(cells: np.ndarray, n_axes: int) -> tuple[np.ndarray, np.ndarray]:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nclib.common.checks import check_choice, check_count
-from nclib.common.files import digest, write_atomically
+from nclib.common.files import content_digest, digest, write_atomically
 from nclib.data import pictures
 from nclib.data.captions_table import SPLITS, CaptionTable, draw_splits, read_captions, read_lists
 from nclib.data.feature_files import F8K, LAYOUTS, MANIFEST, build_words, read_manifest
@@ -150,12 +150,9 @@ def prepare(
         "content": digest(json.dumps([plan.pictures, plan.captions])),
         **plan.facts(),
     }
-    if _is_done(out, manifest):
-        print(f"{out} is prepared already", file=sys.stderr)
+    if not begin(out, manifest):
         return out
     network = pictures.load_network(device)
-    out.mkdir(parents=True, exist_ok=True)
-    write_atomically(out / MANIFEST, json.dumps({**manifest, "finished": False}, indent=1).encode())
     vocabulary = LAYOUTS["f8k"].vocabulary_file if name == "f8k" else OWN_WORDS
     features = on_axes(out, plan, open_in(images), str(images), network, device)
     write_splits(out, plan, features, manifest, vocabulary)
@@ -188,26 +185,56 @@ def on_axes(
     return {split: projected(found, mean, axes) for split, found in cells.items()}
 
 
+def begin(out: Path, manifest: Mapping[str, Any]) -> bool:
+    """Note a preparation in its folder; False where it is finished. Other content is a ConvertError."""
+    path, files = out / MANIFEST, [out / f"{split}_ims.npy" for split in manifest["pictures"]]
+    try:
+        found = json.loads(path.read_text("utf8")) if path.exists() else None
+    except ValueError:
+        raise ConvertError(f"{path} is damaged; remove its folder, or choose another --out") from None
+    there = [file for file in files if file.exists()]
+    if found is None and there:
+        raise ConvertError(
+            f"{out} holds {some(p.name for p in there)} of another origin; choose another --out"
+        )
+    about = ("name", "recipe", "pixels", "content")
+    if found is not None and any(found.get(key) != manifest.get(key) for key in about):
+        raise ConvertError(f"{out} holds features of other pictures or captions; choose another --out")
+    if there == files and read_manifest(out) is not None:
+        print(f"{out} is prepared already", file=sys.stderr)
+        return False
+    write_atomically(path, json.dumps({**manifest, "finished": False}, indent=1))
+    return True
+
+
+def texts_of(out: Path, plan: Plan, split: str) -> dict[Path, str]:
+    """Return the files of captions and of names of pictures of a split."""
+    lines = {"caps": plan.captions[split], "ids": plan.pictures[split]}
+    return {out / f"{split}_{kind}.txt": "".join(f"{x}\n" for x in of) for kind, of in lines.items()}
+
+
 def write_splits(
     out: Path, plan: Plan, sources: Mapping[str, RowSource], manifest: Mapping[str, Any], vocabulary: str
 ) -> None:
     """Write a plan with the rows of its pictures, its vocabulary and at last its manifest into ``out``."""
-    summary, made = {}, [out / vocabulary]
-    for split in SPLITS:
+    summary = {}
+    for split, source in sources.items():
         path = out / f"{split}_ims.npy"
-        beside = {
-            out / f"{split}_caps.txt": "".join(f"{text}\n" for text in plan.captions[split]),
-            out / f"{split}_ids.txt": "".join(f"{picture}\n" for picture in plan.pictures[split]),
-        }
-        write_rows(path, sources[split], beside=beside, replace=True)
+        write_rows(path, source, beside=texts_of(out, plan, split), replace=True)
         summary[split] = summarise(np.load(path, mmap_mode="r"))
-        made += [path, *beside]
-    build_words([*plan.captions["train"], *plan.captions["dev"]]).to_json(out / vocabulary)
-    files = {path.name: digest(path) for path in made}
-    finished = {**manifest, "finished": True, "summary": summary, "files": files}
-    write_atomically(out / MANIFEST, json.dumps(finished, indent=1).encode())
-    for split in SPLITS:
+    finish(out, plan, {**manifest, "summary": summary}, vocabulary)
+    for split in sources:
         (out / f"{split}_cells.npy").unlink(missing_ok=True)
+
+
+def finish(out: Path, plan: Plan, manifest: Mapping[str, Any], vocabulary: str) -> None:
+    """Write the vocabulary of prepared captions, and the manifest with the digests of all files."""
+    build_words([*plan.captions["train"], *plan.captions["dev"]]).to_json(out / vocabulary)
+    made = [out / vocabulary]
+    for split in plan.pictures:
+        made += [out / f"{split}_ims.npy", *texts_of(out, plan, split)]
+    files = {path.name: content_digest(path) for path in made}
+    write_atomically(out / MANIFEST, json.dumps({**manifest, "finished": True, "files": files}, indent=1))
 
 
 # -- which pictures and captions ----------------------------------------------------------------------------
@@ -300,25 +327,6 @@ def _plan(table: CaptionTable, split_of: Mapping[str, str], each: int, notes: di
         s: [text for p in names for text in table.captions[p][:each]] for s, names in pictures.items()
     }
     return Plan(pictures, captions, each, notes)
-
-
-def _is_done(out: Path, manifest: Mapping[str, Any]) -> bool:
-    """Whether the folder holds this very preparation; other content is refused."""
-    path = out / MANIFEST
-    try:
-        found = json.loads(path.read_text("utf8")) if path.exists() else None
-    except ValueError:
-        raise ConvertError(f"{path} is damaged; remove its folder, or choose another --out") from None
-    if found is None:
-        there = [f"{split}_ims.npy" for split in SPLITS if (out / f"{split}_ims.npy").exists()]
-        if there:
-            raise ConvertError(f"{out} holds {', '.join(there)} of another origin; choose another --out")
-        return False
-    if any(found.get(key) != manifest[key] for key in ("name", "recipe", "content")):
-        raise ConvertError(f"{out} holds features of other pictures or captions; choose another --out")
-    return bool(found.get("finished") and found.get("files")) and all(
-        (out / f"{split}_ims.npy").exists() for split in SPLITS
-    )
 
 
 # -- the command --------------------------------------------------------------------------------------------

@@ -27,7 +27,6 @@ from nclib.data.feature_files import (
     PathLike,
     Reading,
     build_words,
-    features_file,
     find_folder,
     find_vocabulary,
     missing_files,
@@ -252,9 +251,7 @@ def load_files(layout: Layout, root: PathLike, reading: Reading) -> Dataset:
     _check_words(splits, files, vocabulary_file)
     content: list[Any] = ["\n".join(words.words)]
     for role, split in splits.items():
-        path = features_file(folder, parts[role].split, reading.half)
-        assert path is not None  # looked for above
-        content += [f"{role} {split.images.shape}", content_digest(path)]
+        content += [f"{role} {split.images.shape}", content_digest(parts[role].path)]
         content += [split.captions.tokens, split.captions.offsets]
         content += [] if split.boxes is None else ["boxes", split.boxes]
     return Dataset(

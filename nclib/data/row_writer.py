@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from glob import escape
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from filelock import FileLock, Timeout
@@ -32,31 +32,24 @@ class ConvertError(RuntimeError):
     """A conversion that cannot go on; the rows written so far are kept for the next attempt."""
 
 
-class RowSource(Protocol):
-    """Rows to be written: their shape and type, and a function that reads some of them."""
-
-    shape: tuple[int, ...]
-    dtype: Any
-
-    def read(self, first: int, last: int) -> np.ndarray:
-        """Return rows ``first`` to ``last - 1``, checked; raises ConvertError for bad ones."""
-
-    def stamp(self) -> str:
-        """Return a digest that changes when the origin of the rows changes."""
-
-
 @dataclass
-class MadeRows:
-    """Rows that a function makes: shape and type of all, rows from first to last - 1, and their origin."""
+class RowSource:
+    """Rows to be written.
+
+    Parameters
+    ----------
+    shape, dtype
+        Of all rows together.
+    read : callable
+        Rows from first to last - 1, checked; raises a ConvertError for bad ones.
+    content : sequence
+        Of the digest that changes with the origin of the rows.
+    """
 
     shape: tuple[int, ...]
     dtype: Any
-    made: Callable[[int, int], np.ndarray]
-    content: Sequence[Any]  # of the digest that changes with the origin
-
-    def read(self, first: int, last: int) -> np.ndarray:
-        """Return some rows."""
-        return self.made(first, last)
+    read: Callable[[int, int], np.ndarray]
+    content: Sequence[Any]
 
     def stamp(self) -> str:
         """Return a digest of the origin."""

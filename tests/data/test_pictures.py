@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 import nclib
-from nclib.data import pictures
+from nclib.data import pictures, row_writer
 from nclib.data.captions_table import draw_splits, read_captions
 from nclib.data.pictures import principal_axes
 from nclib.data.prepare import F8K_LISTS, main, prepare
-from nclib.data.row_writer import ConvertError, MadeRows
+from nclib.data.row_writer import ConvertError
 
 
 class Colours:
@@ -120,19 +120,19 @@ def test_features_are_the_cells_on_their_axes(photographs):
 def test_a_stopped_preparation_continues(photographs, monkeypatch):
     folder, table, out = photographs
     monkeypatch.setattr("nclib.data.row_writer.BLOCK", 5)
-    read, calls = MadeRows.read, []
+    write, calls = row_writer._count, []
 
-    def interrupted(self, first, last):
-        calls.append(first)
+    def interrupted(counter, done, stamp):
+        calls.append(done)
         if len(calls) == 3:
             raise KeyboardInterrupt
-        return read(self, first, last)
+        write(counter, done, stamp)
 
-    monkeypatch.setattr(MadeRows, "read", interrupted)
+    monkeypatch.setattr(row_writer, "_count", interrupted)
     arguments = ["own", "--images", str(folder), "--captions", str(table), "--out", str(out)]
     assert main(arguments) == 130
     assert main(arguments) == 0
-    assert calls[:4] == [0, 5, 10, 10]  # the rows on disk are not made again
+    assert calls[:4] == [5, 10, 15, 15]  # the rows on disk are not made again
     other = out.with_name("other")
     assert main([*arguments[:-1], str(other)]) == 0
     assert (other / "train_ims.npy").read_bytes() == (out / "train_ims.npy").read_bytes()
