@@ -14,32 +14,13 @@ from pathlib import Path
 
 import numpy as np
 
-from nclib.common.checks import beyond
+from nclib.common.checks import beyond, check_choice
 from nclib.common.files import digest
 from nclib.common.npy import read_npy
 from nclib.data import category_features, load, tokeniser
+from nclib.data import feature_files as files
 from nclib.data.dataset import Captions
-from nclib.data.feature_files import (
-    HALF,
-    LAYOUTS,
-    PER_CAPTION,
-    PIXELS,
-    Layout,
-    Part,
-    Reading,
-    boxes_file,
-    check_copy,
-    features_file,
-    find_folder,
-    find_vocabulary,
-    missing_files,
-    open_features,
-    pixel_layout,
-    read_boxes,
-    read_split,
-    sampled,
-    sentence,
-)
+from nclib.data.feature_files import HALF, LAYOUTS, PER_CAPTION, PIXELS, Layout, Part, Reading
 from nclib.data.rows import RowFile
 from nclib.data.vocabulary import Vocabulary
 from nclib.noise import PUBLISHED, Mismatch
@@ -59,7 +40,7 @@ TO_DO = {
 ROWS = 256  # feature rows read at a time, or in all without --full
 CAPTIONS = 1000  # captions that are looked up in the vocabulary
 PAIRS = dict(LAYOUTS)
-PAIRS |= {f"{name}_{form}": pixel_layout(name, form) for name in ("f30k", "coco") for form in PIXELS}
+PAIRS |= {f"{name}_{form}": files.pixel_layout(name, form) for name in ("f30k", "coco") for form in PIXELS}
 
 
 @dataclass(frozen=True)
@@ -129,8 +110,7 @@ def check(
     ValueError
         For another name, or a root that is neither a folder nor a file.
     """
-    if name not in CHECKS:
-        raise ValueError(f"name must be one of {', '.join(CHECKS)}, got {name!r}")
+    check_choice("name", name, tuple(CHECKS))
     place = Path(root).expanduser()
     if not place.exists():
         raise ValueError(f"root={str(root)!r}: there is no such folder")
@@ -143,26 +123,24 @@ def _pairs(name: str, root: Path, full: bool, reading: Reading) -> Report:
     splits = tuple(layout.images)
     if not root.is_dir():
         return Report(name, root, (Line(MISSING, layout.stem, "root must be a folder for this data"),))
-    folder = find_folder(layout, root, splits)
+    folder = files.find_folder(layout, root, splits)
     if layout.marker and not (folder / layout.marker).is_file():
         text = "nclib data prepare writes it last" if layout.number is np.float32 else layout.source
         return Report(name, folder, (Line(MISSING, layout.marker, text),))
-    missing = [text.split(" ")[0] for text in missing_files(layout, folder, splits, reading)]
+    missing = [text.split(" ")[0] for text in files.missing_files(layout, folder, splits, reading)]
     lines: list[Line] = []
     parts: dict[str, Part] = {}
     for split in splits:
         absent = [file for file in missing if file.startswith(f"{split}_")]
         lines += [Line(MISSING, file, _wanted(layout, split, file)) for file in absent]
-        if not set(absent) - {boxes_file(split)}:
-            parts[split] = read_split(layout, folder, split, Reading(half=reading.half))
-    rows = {split: part.features.shape[1:] for split, part in parts.items() if part.features is not None}
+        if not set(absent) - {files.boxes_file(split)}:
+            parts[split] = files.read_split(layout, folder, split, Reading(half=reading.half))
+    first = next((part for part in parts.values() if part.features is not None), None)
     for part in parts.values():
-        path = features_file(folder, part.split, reading.half)
-        assert path is not None
-        lines += _split_lines(layout, part, path, full, next(iter(rows.items()), None))
+        lines += _split_lines(layout, part, full, first)
         if not reading.half:
-            lines += _copy_lines(part, path, full)
-        lines += _box_lines(layout, part, folder)
+            lines += _copy_lines(part, full)
+        lines += _box_lines(layout, part)
     lines.append(_vocabulary(layout, folder, [t for part in parts.values() for t in part.texts[:CAPTIONS]]))
     train = parts.get("train")
     good = train is not None and train.features is not None and not train.problems
@@ -172,7 +150,7 @@ def _pairs(name: str, root: Path, full: bool, reading: Reading) -> Report:
 
 def _wanted(layout: Layout, split: str, file: str) -> str:
     n, each = layout.images[split], layout.captions_per_image
-    if file == boxes_file(split):
+    if file == files.boxes_file(split):
         return f"float32 (a row for each row of features, {layout.row[0] if layout.row else 'regions'}, 4)"
     if file.endswith(".npy"):
         kind = "float16" if file.endswith(HALF) else np.dtype(layout.number).name
@@ -181,76 +159,72 @@ def _wanted(layout: Layout, split: str, file: str) -> str:
     return f"{n * each:,} lines"
 
 
-def _split_lines(
-    layout: Layout, part: Part, path: Path, full: bool, first: tuple[str, tuple[int, ...]] | None
-) -> Iterator[Line]:
-    """Describe one split; ``first`` is a split and the shape of its rows, which all splits must have."""
-    captions = f"{part.split}_{layout.captions_file}"
+def _split_lines(layout: Layout, part: Part, full: bool, first: Part | None) -> Iterator[Line]:
+    """Describe one split; its rows must have the shape of those in ``first``."""
     for file in dict.fromkeys(file for file, _ in part.problems):
         yield Line(WRONG, file, "; ".join(text for name, text in part.problems if name == file))
-    if part.features is not None and not part.problems:
-        images, published_images = len(part.features), layout.images[part.split]
-        row = part.features.shape[1:]
-        shape = " x ".join(f"{n:,}" for n in row)
-        size = path.stat().st_size / 1e9
-        words = f"{images:,} images of {shape}, {part.layout}, {size:.2f} GB"
-        bad = _unsquarable(part.features, full)
-        if bad is not None:
-            yield Line(WRONG, path.name, bad)
-        elif first is not None and row != first[1]:
-            other = " x ".join(f"{n:,}" for n in first[1])
-            yield Line(WRONG, path.name, f"{words}; but {other} in split {first[0]}")
-        elif images != published_images:
-            yield Line(OTHER, path.name, f"{words}; published: {published_images:,} images")
-        elif layout.row is not None and row != layout.row:
-            yield Line(OTHER, path.name, f"{words}; published: {layout.row[0]} x {layout.row[1]:,}")
+    if first is not None and part.features is not None and not part.problems:
+        assert first.features is not None
+        images, row, other = len(part.features), part.features.shape[1:], first.features.shape[1:]
+        text = f"{images:,} images of {_shape(row)}, {part.layout}, {_size(part.path)}"
+        if bad := _unsquarable(part.features, full):
+            yield Line(WRONG, part.path.name, bad)
+        elif row != other:
+            yield Line(WRONG, part.path.name, f"{text}; but {_shape(other)} in split {first.split}")
+        elif images != layout.images[part.split]:
+            yield Line(OTHER, part.path.name, f"{text}; published: {layout.images[part.split]:,} images")
+        elif layout.row not in (None, row):
+            yield Line(OTHER, part.path.name, f"{text}; published: {_shape(layout.row or ())}")
         else:
-            yield Line(GOOD, path.name, words)
-    if not part.texts:
-        return
-    empty = [number for number, text in enumerate(part.texts, 1) if not text]
-    rows = " (one image per 5 rows)" if part.layout == PER_CAPTION else ""
-    text = f"{len(part.texts):,} captions{rows}"
-    if empty:
-        yield Line(WRONG, captions, f"{text}; {len(empty)} empty lines, first line {empty[0]}")
-    else:
-        yield Line(GOOD, captions, text)
+            yield Line(GOOD, part.path.name, text)
+    if part.texts:
+        empty = [number for number, text in enumerate(part.texts, 1) if not text]
+        text = f"{len(part.texts):,} captions"
+        text += " (one image per 5 rows)" if part.layout == PER_CAPTION else ""
+        text += f"; {len(empty)} empty lines, first line {empty[0]}" if empty else ""
+        yield Line(WRONG if empty else GOOD, f"{part.split}_{layout.captions_file}", text)
 
 
-def _copy_lines(part: Part, original: Path, full: bool) -> Iterator[Line]:
+def _shape(row: Sequence[int]) -> str:
+    return " x ".join(f"{n:,}" for n in row)
+
+
+def _size(path: Path) -> str:
+    return f"{path.stat().st_size / 1e9:.2f} GB"
+
+
+def _copy_lines(part: Part, full: bool) -> Iterator[Line]:
     """Compare a float16 copy of the features with its original."""
-    path = features_file(original.parent, part.split, half=True)
+    path = files.features_file(part.path.parent, part.split, half=True)
     if path is None:
         return
     try:
-        array = open_features(path, np.float16)
-        check_copy(array, original)
+        array = files.open_features(path, np.float16)
+        files.check_copy(array, part.path)
         bad = _unsquarable(array, full)
     except (OSError, ValueError) as error:
-        bad = sentence(error)
-    size = path.stat().st_size / 1e9
-    yield Line(WRONG if bad else GOOD, path.name, bad or f"float16 copy, {size:.2f} GB")
+        bad = files.sentence(error)
+    yield Line(WRONG if bad else GOOD, path.name, bad or f"float16 copy, {_size(path)}")
 
 
-def _box_lines(layout: Layout, part: Part, folder: Path) -> Iterator[Line]:
+def _box_lines(layout: Layout, part: Part) -> Iterator[Line]:
     """Check the boxes of the regions."""
-    path = folder / boxes_file(part.split)
+    path = part.path.parent / files.boxes_file(part.split)
     if part.features is None or not path.is_file():
         return
     rows = len(part.features) * (layout.captions_per_image if part.layout == PER_CAPTION else 1)
     try:
-        found = read_boxes(path, (rows, part.features.shape[1]))
+        files.read_boxes(path, (rows, part.features.shape[1]))
+        yield Line(GOOD, path.name, f"boxes of {rows:,} rows of features")
     except ValueError as error:
         yield Line(WRONG, path.name, str(error))
-    else:
-        yield Line(GOOD, path.name, f"boxes of {len(found):,} rows of features")
 
 
 def _unsquarable(features: RowFile, full: bool) -> str | None:
     """Return the first image that cannot be squared, in all rows or in evenly spaced ones."""
     n = len(features)
     starts = range(0, n, ROWS) if full else ()
-    blocks = [np.arange(start, min(start + ROWS, n)) for start in starts] or [sampled(n, min(n, ROWS))]
+    blocks = [np.arange(start, min(start + ROWS, n)) for start in starts] or [files.sampled(n, min(n, ROWS))]
     for rows in blocks:
         try:
             bad = beyond(features.take(rows))
@@ -263,7 +237,7 @@ def _unsquarable(features: RowFile, full: bool) -> str | None:
 
 def _vocabulary(layout: Layout, folder: Path, texts: Sequence[str]) -> Line:
     file = layout.vocabulary_file
-    path = find_vocabulary(layout, folder)
+    path = files.find_vocabulary(layout, folder)
     if path is None:
         return Line(MISSING, file, "in the folder, beside it, or under vocab; or build_vocabulary=True")
     try:
@@ -271,14 +245,12 @@ def _vocabulary(layout: Layout, folder: Path, texts: Sequence[str]) -> Line:
     except (ValueError, OSError) as error:
         return Line(WRONG, file, str(error))
     known, of = Captions(*words.encode_all(texts), words).coverage()
-    share = known.sum() / max(1, of.sum())
-    if share < KNOWN:
-        return Line(
-            WRONG, file, f"knows {share:.0%} of the words of these captions; is it made for other data?"
-        )
-    if layout.words is not None and words.size != layout.words:
-        return Line(OTHER, file, f"{words.size:,} words; published: {layout.words:,}")
-    return Line(GOOD, file, f"{words.size:,} words")
+    if (share := known.sum() / max(1, of.sum())) < KNOWN:
+        text = f"knows {share:.0%} of the words of these captions; is it made for other data?"
+        return Line(WRONG, file, text)
+    same = layout.words in (None, words.size)
+    text = f"{words.size:,} words" + ("" if same else f"; published: {layout.words:,}")
+    return Line(GOOD if same else OTHER, file, text)
 
 
 def _category(name: str, root: Path, full: bool, reading: Reading) -> Report:
@@ -294,10 +266,8 @@ def _category(name: str, root: Path, full: bool, reading: Reading) -> Report:
         return Report(name, root, (Line(WRONG, name, str(error)),))
     found = " / ".join(f"{len(split):,}" for split in data.splits.values())
     text = f"{found} pairs, features {data.image_dim} and {data.text_dim}, {data.n_classes} classes"
-    same = found == sizes
-    state = GOOD if same else OTHER
-    line = Line(state, str(data.details["file"]), text if same else f"{text}; published: {sizes} pairs")
-    return Report(name, root, (line,))
+    text += "" if found == sizes else f"; published: {sizes} pairs"
+    return Report(name, root, (Line(GOOD if found == sizes else OTHER, str(data.details["file"]), text),))
 
 
 CHECKS: dict[str, Callable[[str, Path, bool, Reading], Report]] = {
@@ -315,13 +285,13 @@ def check_all(root: str | Path, *, full: bool = False, half: bool = False) -> li
     found = [r for r in (check(name, root, full=full, half=half) for name in CHECKS) if r.found]
     place = Path(root).expanduser().resolve()
     alike = [r for r in found if r.name in PAIRS and r.folder.resolve() == place]
-    rules: tuple[Callable[[Report], bool], ...] = (
-        lambda r: place.name == PAIRS[r.name].stem or place.parts[-2:] == (r.name, "precomp"),
-        lambda r: r.complete(),
-        lambda r: r.complete(any_size=True),
-    )
-    best = next((r for rule in rules for r in alike if rule(r)), None)
-    return [r for r in found if best is None or r is best or r not in alike]
+
+    def fits(r: Report) -> tuple[bool, ...]:
+        named = place.name == PAIRS[r.name].stem or place.parts[-2:] == (r.name, "precomp")
+        return named, r.complete(), r.complete(any_size=True)
+
+    best = max(alike, key=fits, default=None)
+    return [r for r in found if r not in alike or r is best or (best and not any(fits(best)))]
 
 
 def check_more(root: str | Path) -> list[Line]:
@@ -333,10 +303,10 @@ def check_more(root: str | Path) -> list[Line]:
         file = f"{PLACE}/{name}"
         lines.append(Line(state, file, said.removeprefix(f"{MISSING}: ") or known.publisher))
     for layout in (LAYOUTS["f30k"], LAYOUTS["coco"]) if Path(root).expanduser().is_dir() else ():
-        folder = find_folder(layout, Path(root).expanduser(), tuple(layout.images))
-        without = [s for s in layout.images if not (folder / boxes_file(s)).is_file()]
+        folder = files.find_folder(layout, Path(root).expanduser(), tuple(layout.images))
+        without = [s for s in layout.images if not (folder / files.boxes_file(s)).is_file()]
         if without:
-            file = f"{layout.stem}/{boxes_file('*')}"
+            file = f"{layout.stem}/{files.boxes_file('*')}"
             lines.append(Line(MISSING, file, f"boxes of the regions of {', '.join(without)}, for TERAN"))
     forms = [layout for layout in PAIRS.values() if layout.number is not np.float32]
     absent = [layout for layout in forms if not (Path(root).expanduser() / layout.stem).is_dir()]

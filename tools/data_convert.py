@@ -21,20 +21,8 @@ from word_vectors import read_vectors
 
 from nclib.common.checks import check_choice
 from nclib.common.files import replacing
-from nclib.data.feature_files import (
-    HALF,
-    LAYOUTS,
-    MIN_COUNT,
-    PIXELS,
-    Layout,
-    build_words,
-    check_copy,
-    find_folder,
-    find_vocabulary,
-    open_features,
-    read_named_captions,
-    sentence,
-)
+from nclib.data import feature_files as files
+from nclib.data.feature_files import HALF, LAYOUTS, MIN_COUNT, PIXELS, Layout
 from nclib.data.row_writer import ConvertError, RowSource, counter_of, holds, some, write_rows
 from nclib.data.vocabulary import UNKNOWN, Vocabulary
 
@@ -154,7 +142,7 @@ def half(path: str | Path, *, replace: bool = False) -> Path:
         raise ConvertError(f"{path} must be a float32 features file NAME.npy")
     copy = path.with_name(path.name.removesuffix(".npy") + HALF)
     try:
-        check_copy(open_features(copy, np.float16), path)
+        files.check_copy(files.open_features(copy, np.float16), path)
         is_copy = True
     except (OSError, ValueError):
         is_copy = False
@@ -183,10 +171,12 @@ def vocabulary(name: str, root: str | Path, *, out: str | Path | None = None, re
         When captions are missing or cannot be read, or other words are there already; for an unknown name.
     """
     layout = _layout(name)
-    place = find_folder(layout, Path(root), ("train", "dev"))
-    files = {split: place / f"{split}_{layout.captions_file}" for split in ("train", "dev")}
-    texts = {split: [text for _, text in _named_captions(path)] for split, path in files.items()}
-    words = build_words(texts["train"] + texts["dev"])
+    place = files.find_folder(layout, Path(root), ("train", "dev"))
+    texts = {
+        split: [text for _, text in _named_captions(place / f"{split}_{layout.captions_file}")]
+        for split in ("train", "dev")
+    }
+    words = files.build_words(texts["train"] + texts["dev"])
     target = place / layout.vocabulary_file if out is None else Path(out)
     if target.exists() and not replace and not _same(target, words):
         raise ConvertError(f"{target} is there already with other words; remove it, or give --replace")
@@ -238,7 +228,7 @@ def vectors(
         raise ConvertError(f"--out {target}: must end in .npy")
     if target.exists() and not replace:
         raise ConvertError(f"{target} is there already; remove it, or give --replace")
-    listed = find_vocabulary(layout, find_folder(layout, Path(root), ("train", "dev")))
+    listed = files.find_vocabulary(layout, files.find_folder(layout, Path(root), ("train", "dev")))
     if listed is None:
         raise ConvertError(
             f"{root} holds no {layout.vocabulary_file}; make it with: python tools/data_convert.py "
@@ -274,9 +264,9 @@ def _layout(name: str, split: str = "train") -> Layout:
 
 def _named_captions(path: Path) -> list[tuple[str, str]]:
     try:
-        return read_named_captions(path)
+        return files.read_named_captions(path)
     except (OSError, ValueError) as error:
-        raise ConvertError(f"{path} {sentence(error)}") from error
+        raise ConvertError(f"{path} {files.sentence(error)}") from error
 
 
 def _captions(layout: Layout, path: Path, ids: Sequence[str]) -> list[str]:
