@@ -11,6 +11,7 @@ import matplotlib.style
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from scipy.stats import binomtest
 
 # Colours of the figures (Okabe and Ito's, as everywhere in the book), and their names in the style sheet,
 # where a dark page has others.
@@ -19,7 +20,6 @@ NAMES = {GIVEN: "given", EXCHANGED: "exchanged", NEAR: "near", INK: "ink", SOFT:
 # A report looks the same whatever style its caller has set.
 in_own_style = matplotlib.style.context(["default", {"svg.fonttype": "none", "svg.hashsalt": "nclib"}])
 METADATA = ("Date", "Creator", "Format", "Type")  # of a figure, left out
-Z95 = 1.959964  # of the normal distribution, for an interval of 95 %
 
 
 @in_own_style
@@ -59,7 +59,8 @@ def reliability(bins: Iterable[tuple[float, float, int]]) -> str:
     axis.text(0.82, 0.72, "as stated", color=SOFT)
     if len(full):
         stated, shares, n = full.T
-        ends = np.array([wilson(share, int(k)) for share, k in zip(shares, n, strict=True)])
+        tests = (binomtest(round(share * k), int(k)) for share, k in zip(shares, n, strict=True))
+        ends = np.array([test.proportion_ci(method="wilson") for test in tests])
         axis.plot(stated, shares, color=GIVEN, lw=1.8)
         axis.vlines(stated, *ends.T, color=GIVEN, lw=1.8)
         axis.scatter(stated, shares, (5 + 8 * np.sqrt(n / n.max())) ** 2 / 2, color=GIVEN, zorder=3)
@@ -69,21 +70,6 @@ def reliability(bins: Iterable[tuple[float, float, int]]) -> str:
     return _svg(
         figure, "reliability", f"Reliability curve with {len(full)} bins; the numbers are in the table."
     )
-
-
-def wilson(share: float, n: int) -> tuple[float, float]:
-    """Return Wilson's interval of 95 % for a share among ``n``; (0, 1) for ``n = 0``.
-
-    Examples
-    --------
-    >>> [round(v, 3) for v in wilson(0.5, 100)]
-    [0.404, 0.596]
-    """
-    if n <= 0:
-        return 0.0, 1.0
-    centre = (share + Z95**2 / (2 * n)) / (1 + Z95**2 / n)
-    half = Z95 * np.sqrt(share * (1 - share) / n + Z95**2 / (4 * n**2)) / (1 + Z95**2 / n)
-    return max(0.0, float(centre - half)), min(1.0, float(centre + half))
 
 
 def _axis(x: str, y: str) -> tuple[Figure, Axes]:

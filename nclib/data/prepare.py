@@ -23,16 +23,7 @@ from nclib.data import pictures
 from nclib.data.captions_table import SPLITS, CaptionTable, draw_splits, read_captions, read_lists
 from nclib.data.feature_files import F8K, LAYOUTS, MANIFEST, build_words, read_manifest
 from nclib.data.flickr8k import summarise
-from nclib.data.pictures import (
-    MISSING,
-    RECIPE,
-    Opener,
-    cells_of,
-    open_in,
-    principal_axes,
-    projected,
-    unreadable,
-)
+from nclib.data.pictures import MISSING, RECIPE, Opener
 from nclib.data.row_writer import ConvertError, RowSource, some, write_rows
 
 if TYPE_CHECKING:
@@ -143,7 +134,8 @@ def prepare(
     if name == "f8k":
         plan = _plan_f8k(table, images, lists or Path(captions).expanduser().parent)
     else:
-        plan = plan_own(table, unreadable(open_in(images), table.captions), lists, captions_per_image, seed)
+        bad = pictures.unreadable(pictures.open_in(images), table.captions)
+        plan = plan_own(table, bad, lists, captions_per_image, seed)
     manifest = {
         "name": name,
         "recipe": RECIPE,
@@ -154,7 +146,7 @@ def prepare(
         return out
     network = pictures.load_network(device)
     vocabulary = LAYOUTS["f8k"].vocabulary_file if name == "f8k" else OWN_WORDS
-    features = on_axes(out, plan, open_in(images), str(images), network, device)
+    features = on_axes(out, plan, pictures.open_in(images), str(images), network, device)
     write_splits(out, plan, features, manifest, vocabulary)
     return out
 
@@ -179,10 +171,10 @@ def on_axes(
     cells = {}
     for split in SPLITS:
         if not (path := out / f"{split}_cells.npy").exists():
-            write_rows(path, cells_of(opener, plan.pictures[split], network, device, origin))
+            write_rows(path, pictures.cells_of(opener, plan.pictures[split], network, device, origin))
         cells[split] = np.load(path, mmap_mode="r", allow_pickle=False)
-    mean, axes = principal_axes(cells["train"][::EVERY], pictures.AXES)
-    return {split: projected(found, mean, axes) for split, found in cells.items()}
+    mean, axes = pictures.principal_axes(cells["train"][::EVERY], pictures.AXES)
+    return {split: pictures.projected(found, mean, axes) for split, found in cells.items()}
 
 
 def begin(out: Path, manifest: Mapping[str, Any]) -> bool:

@@ -15,25 +15,11 @@ import numpy as np
 
 from nclib.common.checks import check_choice, check_count
 from nclib.common.files import content_digest, digest
+from nclib.data import feature_files as files
 from nclib.data import tokeniser
 from nclib.data.cache import cached
 from nclib.data.dataset import Captions, Dataset, Split
-from nclib.data.feature_files import (
-    LAYOUTS,
-    MANIFEST,
-    PER_CAPTION,
-    Layout,
-    Part,
-    PathLike,
-    Reading,
-    build_words,
-    find_folder,
-    find_vocabulary,
-    missing_files,
-    pixel_layout,
-    read_manifest,
-    read_split,
-)
+from nclib.data.feature_files import LAYOUTS, MANIFEST, PER_CAPTION, Layout, Part, PathLike, Reading
 from nclib.data.pieces import Pieces
 from nclib.data.registry import register
 from nclib.data.vocabulary import Vocabulary
@@ -189,8 +175,8 @@ def region_files(
     place = Path(root).expanduser()
     captions = "caps.tsv" if (place / "train_caps.tsv").is_file() else "caps.txt"
     layout = Layout("region_files", "Region files", "region_files", captions_per_image or 5, captions)
-    folder = find_folder(layout, place, reading.splits.values())
-    noted = (read_manifest(folder) or {}).get("captions_per_image")
+    folder = files.find_folder(layout, place, reading.splits.values())
+    noted = (files.read_manifest(folder) or {}).get("captions_per_image")
     if noted is not None and captions_per_image not in (None, noted):
         raise ValueError(
             f"captions_per_image={captions_per_image}, but {folder} was prepared with {noted} captions of "
@@ -207,10 +193,10 @@ def load_files(layout: Layout, root: PathLike, reading: Reading) -> Dataset:
     # 1. find folder, vocabulary and files, and list everything missing at once; 2. open the splits and list
     # every problem at once; 3. read or build the vocabulary; 4. cut the splits.
     if reading.pixels:
-        layout = pixel_layout(layout.name, reading.pixels)
-    folder = find_folder(layout, Path(root).expanduser(), reading.splits.values())
-    vocabulary_file = find_vocabulary(layout, folder, reading.vocabulary)
-    missing = missing_files(layout, folder, reading.splits.values(), reading)
+        layout = files.pixel_layout(layout.name, reading.pixels)
+    folder = files.find_folder(layout, Path(root).expanduser(), reading.splits.values())
+    vocabulary_file = files.find_vocabulary(layout, folder, reading.vocabulary)
+    missing = files.missing_files(layout, folder, reading.splits.values(), reading)
     if vocabulary_file is None and not reading.build_vocabulary and reading.pieces is None:
         missing.append(
             f"{layout.vocabulary_file} (the vocabulary; give vocabulary=PATH, or build_vocabulary=True "
@@ -221,7 +207,7 @@ def load_files(layout: Layout, root: PathLike, reading: Reading) -> Dataset:
             "\n  ".join([f"{layout.title}: {folder} lacks", *missing])
             + f"\n{layout.source}, or give their folder as root=."
         )
-    parts = {role: read_split(layout, folder, split, reading) for role, split in reading.splits.items()}
+    parts = {role: files.read_split(layout, folder, split, reading) for role, split in reading.splits.items()}
     problems = [f"{part.split}: {text}" for part in parts.values() for _, text in part.problems]
     shapes = {p.split: p.features.shape[1:] for p in parts.values() if p.features is not None}
     if len(set(shapes.values())) > 1:
@@ -232,7 +218,7 @@ def load_files(layout: Layout, root: PathLike, reading: Reading) -> Dataset:
             + "\nGet the named files again, complete and from one package; where permission was denied, "
             "let your user read them (chmod u+r)."
         )
-    for file, sha256 in (read_manifest(folder) or {"files": {}})["files"].items():
+    for file, sha256 in (files.read_manifest(folder) or {"files": {}})["files"].items():
         if (folder / file).is_file() and content_digest(folder / file) != sha256:
             raise ValueError(
                 f"{folder / file} was changed after its preparation; prepare it again in another folder, or "
@@ -245,10 +231,10 @@ def load_files(layout: Layout, root: PathLike, reading: Reading) -> Dataset:
     elif vocabulary_file is not None:
         words = Vocabulary.from_json(vocabulary_file, tokenise=tokeniser.tokenise)
     else:
-        words = _written(build_words(parts["train"].texts + parts["val"].texts), folder, layout)
+        words = _written(files.build_words(parts["train"].texts + parts["val"].texts), folder, layout)
     splits = {role: _split(layout, role, part, words, reading) for role, part in parts.items()}
-    files = {role: folder / f"{part.split}_{layout.captions_file}" for role, part in parts.items()}
-    _check_words(splits, files, vocabulary_file)
+    places = {role: folder / f"{part.split}_{layout.captions_file}" for role, part in parts.items()}
+    _check_words(splits, places, vocabulary_file)
     content: list[Any] = ["\n".join(words.words)]
     for role, split in splits.items():
         content += [f"{role} {split.images.shape}", content_digest(parts[role].path)]
@@ -310,7 +296,7 @@ def _cut(parts: Iterable[Part], most: int | None, file: str) -> None:
         )
 
 
-def _check_words(splits: Mapping[str, Split], files: Mapping[str, Path], vocabulary: Path | None) -> None:
+def _check_words(splits: Mapping[str, Split], places: Mapping[str, Path], vocabulary: Path | None) -> None:
     """Refuse captions that the vocabulary does not know; warn where it lacks many words or whole captions."""
     said, worst = [], 0.0
     train = splits["train"].captions
@@ -326,7 +312,7 @@ def _check_words(splits: Mapping[str, Split], files: Mapping[str, Path], vocabul
         row = int(np.argmax(known == 0 if unread else known < words))
         said.append(
             f"split {role!r}: {missing:,} of {n:,} words ({share:.0%}), and all "
-            f"words of {unread:,} of {len(words):,} captions; {files[role]}, line {row + 1}: "
+            f"words of {unread:,} of {len(words):,} captions; {places[role]}, line {row + 1}: "
             f"{split.captions.text(row)!r:.80}"
         )
     if not said:

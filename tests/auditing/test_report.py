@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from nclib.auditing.figures import histogram, reliability, wilson
+from nclib.auditing.figures import histogram, reliability
 from nclib.auditing.report import notebook_view, write_report
 from nclib.data.readers import UnreadableError
 
@@ -287,10 +287,3 @@ def test_figures_take_their_colours_from_the_page(style):
     assert "most at 0.125" in svg
     assert "Reliability curve with 2 bins" in svg
     assert "not measured" in reliability([])
-
-
-def test_wilson_contains_the_share():
-    for share, n in ((0.0, 5), (1.0, 5), (0.3, 1000)):
-        low, high = wilson(share, n)
-        assert 0 <= low <= share <= high <= 1
-    assert wilson(0.3, 0) == (0, 1)

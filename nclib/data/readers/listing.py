@@ -6,7 +6,6 @@ import io
 import itertools
 import json
 import warnings
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -284,26 +283,18 @@ def text_of(value: Any) -> str:
 def unique_ids(ids: Sequence[Any] | None, names: Sequence[str]) -> list[str]:
     """Return unique ids: those given, else the pictures' names, with ``#0``, ``#1``, ... where they agree."""
     plain = names if ids is None else [text_of(name) for name in ids]
-    given = [name or f"row {row}" for row, name in enumerate(plain)]
-    count = Counter(given)
-    at = dict.fromkeys((name for name, n in count.items() if n > 1), 0)
-    taken = count.keys() - at.keys()
-    pictures_of: dict[str, set[str]] = {name: set() for name in at}
-    for row, name in enumerate(given):
-        if name in at:
-            pictures_of[name].add(names[row])
-            while (new := f"{name}#{at[name]}") in taken:
-                at[name] += 1
-            taken.add(new)
-            given[row] = new
-    if ids is not None and (shared := [name for name, found in pictures_of.items() if len(found) > 1]):
+    given = pd.Series([name or f"row {row}" for row, name in enumerate(plain)], dtype=object)
+    of = pd.Series(names, dtype=object).groupby(given).transform("nunique")
+    if ids is not None and (shared := given[of > 1].unique().tolist()):
         warnings.warn(
             f"{len(shared):,} ids belong to several pictures, such as {shared[0]!r}; they became "
             f"{shared[0]}#0, #1, ...",
             UserWarning,
             stacklevel=2,
         )
-    return given
+    while (twice := given.duplicated(keep=False)).any():
+        given[twice] += "#" + given.groupby(given).cumcount()[twice].astype(str)
+    return list(given)
 
 
 def find_column(columns: Iterable[str], known: Sequence[str]) -> str | None:

@@ -148,7 +148,7 @@ def _add_text(sample: _Sample, content: bytes, kind: str, hints: Hints) -> None:
         sample.problem = sample.problem or ("" if sample.texts else "the .json is damaged")
         return
     if isinstance(facts, dict):
-        column = find_column(facts, (plain_name(hints.caption_column),)) if hints.caption_column else None
+        column = find_column(facts, (plain_name(hints.caption_column or ""),))
         columns = [column] if column else caption_columns(list(facts))
         sample.facts = {
             k: v for k, v in facts.items() if k not in columns and not isinstance(v, (list, dict))
