@@ -4,6 +4,7 @@ import base64
 import json
 import os
 import random
+import re
 import resource
 import signal
 import subprocess
@@ -43,81 +44,65 @@ def given(tmp_path):
     return tmp_path
 
 
-def write_tsv(path, rows, ids, *, count=REGIONS, extra=b""):
-    with open(path, "wb") as file:
-        for name, row in zip(ids, rows, strict=True):
-            boxes = base64.b64encode(np.zeros((count, 4), np.float32).tobytes())
-            cells = [name.encode(), b"640", b"480", str(count).encode(), boxes]
-            file.write(b"\t".join([*cells, base64.b64encode(row.tobytes())]) + b"\n")
-        file.write(extra)
+def line(name, row, *, count=REGIONS):
+    cells = [name.encode(), b"640", b"480", str(count).encode(), b"", base64.b64encode(row.tobytes())]
+    return b"\t".join(cells) + b"\n"
 
 
-def arguments(given, kind="folder", name="f30k", split="train", features=None, **more):
-    features = features or {"folder": given / "single", "bottom-up": given / "all.tsv"}[kind]
+def arguments(given, kind="folder", name="f30k", split="train", **more):
+    features = {"folder": given / "single", "bottom-up": given / "all.tsv"}[kind]
     options = {"ids": given / "ids.txt", "captions": given / "caps.txt", "out": given / "out", **more}
-    words = [
-        kind,
-        name,
-        split,
-        "--features",
-        *map(str, features if isinstance(features, list) else [features]),
-    ]
-    for option, value in options.items():
-        words += [f"--{option}", str(value)]
-    return words
+    named = [word for option, value in options.items() for word in (f"--{option}", str(value))]
+    return [kind, name, split, "--features", str(features), *named]
 
 
-def test_what_is_converted_loads(given):
+@pytest.fixture
+def converted(given):
+    """The folder of three splits of the same ten images, with its vocabulary."""
     for split in ("train", "dev", "test"):
         assert main(arguments(given, split=split)) == 0
     assert main(["vocabulary", "f30k", str(given / "out")]) == 0
-    assert check("f30k", given / "out").complete(any_size=True)
-    data = load("f30k", root=given / "out")
+    return given / "out"
+
+
+def test_what_is_converted_loads(converted):
+    assert check("f30k", converted).complete(any_size=True)
+    data = load("f30k", root=converted)
     assert np.array_equal(data.train.images, numbers(10))
     assert data.train.captions.text(7) == "a dog, seen 7"
 
 
-def test_a_float16_copy_is_read_in_the_place_of_the_original(given, capsys):
-    for split in ("train", "dev", "test"):
-        main(arguments(given, split=split))
-    main(["vocabulary", "f30k", str(given / "out")])
+def test_a_float16_copy_is_read_in_the_place_of_the_original(converted):
     with pytest.raises(FileNotFoundError, match=r"train_ims\.f16\.npy \(half=True; make it with: python"):
-        load("f30k", root=given / "out", half=True)
-    assert main(["half", str(given / "out")]) == 0
-    assert check("f30k", given / "out").complete(any_size=True)
-    full, half = load("f30k", root=given / "out"), load("f30k", root=given / "out", half=True)
+        load("f30k", root=converted, half=True)
+    assert main(["half", str(converted)]) == 0
+    assert check("f30k", converted).complete(any_size=True)
+    full, half = load("f30k", root=converted), load("f30k", root=converted, half=True)
     assert half.train.images.dtype == np.float16
-    assert np.array_equal(half.train.images, numbers(10).astype(np.float16))
     found = half.train.features([4, 1])
     assert np.array_equal(found, numbers(10)[[4, 1]].astype(np.float16).astype(np.float32))
-    assert np.allclose(found, full.train.features([4, 1]), rtol=2**-11)
     assert half.checksum != full.checksum
-    np.save(given / "out" / "dev_ims.npy", numbers(10, seed=1))
+    np.save(converted / "dev_ims.npy", numbers(10, seed=1))
     with pytest.raises(ValueError, match=r"dev_ims\.f16\.npy is not a copy of dev_ims\.npy: row 0 differs"):
-        load("f30k", root=given / "out", half=True)
-    (given / "out" / "dev_ims.npy").unlink()  # the copies are enough
-    assert load("f30k", root=given / "out", half=True).checksum == half.checksum
+        load("f30k", root=converted, half=True)
+    (converted / "dev_ims.npy").unlink()  # the copies are enough
+    assert load("f30k", root=converted, half=True).checksum == half.checksum
 
 
-def test_the_vocabulary_is_the_one_that_loading_builds(given, capsys):
-    for split in ("train", "dev", "test"):
-        main(arguments(given, split=split))
-    built = load("f30k", root=given / "out", build_vocabulary=True).vocabulary
-    file = given / "out" / "f30k_precomp_vocab.json"
-    as_built = file.read_bytes()
+def test_the_vocabulary_is_the_one_that_loading_builds(converted, capsys):
+    file, command = converted / "f30k_precomp_vocab.json", ["vocabulary", "f30k", str(converted)]
+    made = file.read_bytes()
     file.unlink()
-    capsys.readouterr()
-    assert main(["vocabulary", "f30k", str(given / "out")]) == 0
-    assert file.read_bytes() == as_built
+    built = load("f30k", root=converted, build_vocabulary=True).vocabulary
+    assert file.read_bytes() == made
+    assert main(command) == 0  # the same words: nothing is lost
     said = capsys.readouterr().out
     assert f"{built.size:,} words that occur 4 times or more" in said
     assert "train: 50 captions, 250 words, 80.00% of them known" in said
-    assert main(["vocabulary", "f30k", str(given / "out")]) == 0  # the same words: nothing is lost
     Vocabulary.from_texts(["other"]).to_json(file)
-    assert main(["vocabulary", "f30k", str(given / "out")]) == 1
-    assert main(["vocabulary", "f30k", str(given / "out"), "--replace"]) == 0
-    assert main(["vocabulary", "f30k", str(given / "out"), "--out", str(given / "v.json")]) == 0
-    assert (given / "v.json").read_bytes() == as_built
+    assert main(command) == 1
+    assert main([*command, "--replace"]) == 0
+    assert file.read_bytes() == made
 
 
 def resave(given, i, array):
@@ -126,41 +111,22 @@ def resave(given, i, array):
 
 SPOILT = {
     "no file": (lambda g: (g / "single" / "img_004.npy").unlink(), "no .npy or .npz file for img_004"),
-    "many": (
-        lambda g: [p.unlink() for p in (g / "single").iterdir()],
-        "img_000, img_001, img_002, img_003, img_004 and 5 more",
-    ),
     "shape": (
         lambda g: resave(g, 2, np.zeros((4, 4), "f4")),
-        r"differ in shape: img_000.npy \(3, 4\), img_002",
+        r"in shape: img_000.npy \(3, 4\), img_002",
     ),
     "axes": (lambda g: resave(g, 2, np.zeros(4, "f4")), r"not float32 .*img_002.npy \(float32 \(4,\)\)"),
     "type": (lambda g: resave(g, 3, np.zeros((3, 4))), r"not float32 .*img_003.npy \(float64"),
-    "cut": (
-        lambda g: os.truncate(g / "single" / "img_005.npy", 150),
-        r"img_005.npy \(it is cut short",
-    ),
+    "cut": (lambda g: os.truncate(g / "single" / "img_005.npy", 150), r"img_005.npy \(it is cut short"),
     "nan": (lambda g: resave(g, 6, np.full((3, 4), np.nan, "f4")), r"NaN or infinite values: .*img_006.npy"),
-    "unreadable": (
-        lambda g: [(g / "single" / "img_007.npy").unlink(), (g / "single" / "img_007.npy").mkdir()],
-        r"img_007.npy \(.*directory",
-    ),
     "no folder": (lambda g: (g / "single").rename(g / "elsewhere"), "single cannot be read"),
-    "id twice": (
-        lambda g: (g / "ids.txt").write_text("img_001\nimg_002\nimg_001\n"),
-        "more than once: img_001",
-    ),
-    "id empty": (lambda g: (g / "ids.txt").write_text("img_001\n\n"), "line 2: ''"),
+    "id twice": (lambda g: (g / "ids.txt").write_text("img_001\nimg_002\nimg_001\n"), "than once: img_001"),
     "id path": (lambda g: (g / "ids.txt").write_text("../x\n"), "line 1: '../x'"),
     "no ids": (lambda g: (g / "ids.txt").write_text(""), "it is empty"),
     "ids gone": (lambda g: (g / "ids.txt").unlink(), "ids.txt cannot be read"),
     "captions": (lambda g: (g / "caps.txt").write_text("a\n" * 49), "49 lines; 10 images with 5 captions"),
-    "empty caption": (
-        lambda g: (g / "caps.txt").write_text("a\n" * 13 + "\n" + "a\n" * 36),
-        "empty captions: caption 4 of img_002",
-    ),
+    "empty": (lambda g: (g / "caps.txt").write_text("a\n" * 13 + "\n" + "a\n" * 36), "caption 4 of img_002"),
     "latin": (lambda g: (g / "caps.txt").write_bytes(b"caf\xe9\n" * 50), "is not UTF-8"),
-    "captions gone": (lambda g: (g / "caps.txt").unlink(), "caps.txt cannot be read"),
 }
 
 
@@ -169,20 +135,8 @@ def test_bad_input_is_named_and_nothing_is_believed(given, name, capsys):
     change, words = SPOILT[name]
     change(given)
     assert main(arguments(given)) == 1
+    assert re.search(f"^error: .*{words}", capsys.readouterr().err, re.MULTILINE)
     assert not (given / "out" / "train_ims.npy").exists()
-    with pytest.raises(ConvertError, match=words):
-        convert.folder(
-            "f30k", "train", features=given / "single", ids=given / "ids.txt",
-            captions=given / "caps.txt", out=given / "out",
-        )  # fmt: skip
-    said = capsys.readouterr().err
-    assert any(line.startswith("error: ") for line in said.splitlines())
-
-
-def line(name, row, *, count=REGIONS):
-    return b"\t".join(
-        [name.encode(), b"1", b"1", str(count).encode(), b"", base64.b64encode(row.tobytes())]
-    ) + b"\n"  # fmt: skip
 
 
 TSV = {
@@ -205,17 +159,15 @@ TSV = {
 @pytest.mark.parametrize("name", TSV)
 def test_bad_lines_are_named(given, name, capsys):
     extra, words = TSV[name]
-    write_tsv(given / "all.tsv", numbers(10)[:9], names(10)[:9], extra=extra)
-    if name in ("twice", "count", "columns"):  # nothing else is wrong
-        write_tsv(given / "all.tsv", numbers(10), names(10), extra=extra)
-    with pytest.raises(ConvertError, match=words):
-        convert.bottom_up(
-            "f30k", "train", features=[given / "all.tsv"], ids=given / "ids.txt",
-            captions=given / "caps.txt", out=given / "out", regions=REGIONS,
-        )  # fmt: skip
+    n = 10 if name in ("twice", "count", "columns") else 9  # nothing else is wrong
+    rows = [line(*of) for of in zip(names(n), numbers(10)[:n], strict=True)]
+    (given / "all.tsv").write_bytes(b"".join([*rows, extra]))
+    command = arguments(given, "bottom-up", regions=REGIONS)
+    assert main(command) == 1
+    assert re.search(words, capsys.readouterr().err)
     assert not (given / "out" / "train_ims.npy").exists()
     if name == "twice":
-        assert main([*arguments(given, "bottom-up", regions=REGIONS), "--take-first"]) == 0
+        assert main([*command, "--take-first"]) == 0
         assert np.array_equal(np.load(given / "out" / "train_ims.npy"), numbers(10))
 
 
