@@ -70,18 +70,6 @@ def test_pictures_equal_plain_blending(painter, scenes):
         assert difference.max() < 20  # edges of target pixels are rounded to 1/16 pixel
 
 
-def test_pictures_are_drawn_again_on_demand(painter):
-    data = load("emoji", n_train=60, n_val=10, n_test=30)
-    scenes = data.test.details["scenes"]
-    every = painter.paint(scenes).transpose(0, 2, 3, 1)
-    for row in range(30):
-        picture = data.test.picture(row)
-        assert picture.dtype == np.uint8
-        assert np.array_equal(picture, every[row])
-    with pytest.raises(IndexError, match="row must lie in"):
-        data.test.picture(30)
-
-
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 82), st.integers(0, 82), st.integers(14 * 16, 96 * 16), st.integers(0, 2**32 - 1))
 def test_crops_equal_an_average_over_sixteenths(x, y, side, seed):

@@ -7,7 +7,6 @@ import re
 import numpy as np
 import pytest
 import torch
-from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 import nclib
@@ -164,9 +163,6 @@ def test_a_vocabulary_is_built_only_on_request(f30k):
     stored = json.loads((f30k / "f30k_precomp" / "f30k_precomp_vocab.json").read_text())
     assert stored["idx"] == data.vocabulary.size
     assert load("f30k", root=f30k).vocabulary == data.vocabulary
-
-
-lines = st.text(st.characters(codec="utf-8", exclude_characters="\n\r"), max_size=20)
 
 
 def test_long_captions_are_cut_with_a_warning(tmp_path):
