@@ -111,19 +111,17 @@ def test_a_stopped_embedding_continues(photographs, clip, tmp_path, monkeypatch)
     assert set(opened) == {"3.png", "5.png"}  # asked again for the reason only
 
 
-def test_a_changed_picture_is_embedded_again(photographs, clip, tmp_path):
-    before = np.array(read_pairs(photographs, model=clip, work=tmp_path / "work").images[0])
-    Image.new("RGB", (30, 30), (1, 2, 3)).save(tmp_path / "0.png")
-    assert not np.allclose(before, read_pairs(photographs, model=clip, work=tmp_path / "work").images[0])
-
-
-def test_damaged_embeddings_of_an_earlier_try_are_made_again(photographs, clip, tmp_path):
-    before = np.array(read_pairs(photographs, model=clip, work=tmp_path / "work").images)
+@pytest.mark.parametrize("kind", ["clip", "siglip"])
+def test_changed_pictures_and_damaged_embeddings_are_embedded_again(photographs, kind, tmp_path, request):
+    model = request.getfixturevalue(kind)
+    before = np.array(read_pairs(photographs, model=model, work=tmp_path / "work").images)
     (path,) = (tmp_path / "work").glob("pictures-*.npy")
     content = bytearray(path.read_bytes())
     content[-7] ^= 64
     path.write_bytes(content)
-    assert np.array_equal(read_pairs(photographs, model=clip, work=tmp_path / "work").images, before)
+    assert np.array_equal(read_pairs(photographs, model=model, work=tmp_path / "work").images, before)
+    Image.new("RGB", (30, 30), (1, 2, 3)).save(tmp_path / "0.png")
+    assert not np.allclose(before[0], read_pairs(photographs, model=model, work=tmp_path / "work").images[0])
 
 
 # -- trained on the pairs -----------------------------------------------------------------------------------

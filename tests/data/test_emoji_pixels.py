@@ -21,26 +21,6 @@ def scenes():
     return compose.compose(200, seed=0, split="test", block=0, variant="standard")
 
 
-def test_scenes_follow_the_recipe(scenes):
-    count, size = scenes["count"].astype(int), scenes["size"].astype(int)
-    assert np.unique(count).tolist() == [2, 3, 4]
-    assert ((size > 0).sum(1) == count).all()
-    assert size[size > 0].min() == compose.SMALLEST
-    assert size.max() == compose.LARGEST
-    assert (np.diff(size, axis=1) <= 0).all()  # the first is the largest
-    there = size > 0
-    x, y = scenes["x"].astype(int), scenes["y"].astype(int)
-    quadrant = x // 48 + 2 * (y // 48)
-    for row in range(len(scenes)):
-        inside = there[row]
-        assert len(set(quadrant[row][inside])) == count[row]
-        assert len(set(scenes["concept"][row][inside])) == count[row]
-    assert ((x % 48 + size)[there] <= 48).all()
-    assert ((y % 48 + size)[there] <= 48).all()
-    assert len(np.unique(scenes["concept"][there])) == 200
-    assert np.bincount(scenes["tint"]).min() > 80
-
-
 def slow_picture(drawings, scene):
     """One scene by plain floating-point resampling and blending."""
     picture = np.broadcast_to(render.PALETTE[scene["tint"]].astype(float), (96, 96, 3)).copy()
