@@ -9,7 +9,7 @@ import io
 import re
 import zlib
 from codecs import BOM_UTF16_BE, BOM_UTF16_LE
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,29 +33,8 @@ SCRIPTS = (
 )
 REPLACED = "\N{REPLACEMENT CHARACTER}"  # of bytes that are not UTF-8
 SPLIT_COLUMNS = ("split", "subset")
-SPLIT_WORDS = {
-    "train": "train",
-    "test": "test",
-    **dict.fromkeys(("dev", "val", "valid", "validation"), "dev"),
-}
 SHARE = 0.1  # of the pictures for validation and for test, where no split is given
 LARGEST = 1000  # pictures of a drawn validation or test split
-
-
-@dataclass(frozen=True)
-class CaptionTable:
-    """Captions of pictures.
-
-    Parameters
-    ----------
-    captions : dict of str to list of str
-        By picture, in order of the table.
-    split_of : dict of str to {"train", "dev", "test"}
-        By picture; empty when the table has no such column.
-    """
-
-    captions: dict[str, list[str]]
-    split_of: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -76,17 +55,6 @@ class Table:
     lines: list[int]
     problems: dict[int, str]
 
-    def has(self, known: Iterable[str]) -> bool:
-        """Whether a column has one of the known names."""
-        return not self.columns.keys().isdisjoint(known)
-
-    def column(self, known: Sequence[str], missing: str = "") -> list[str]:
-        """Return the first column with a known name, or raise a ConvertError that begins with ``missing``."""
-        for name in known:
-            if name in self.columns:
-                return self.columns[name]
-        raise ConvertError(f"{missing}: call it {known[0]!r} (columns: {', '.join(self.columns)})")
-
 
 def read_table(path: Path, encoding: str | None = None, named: Iterable[str] = ()) -> Table:
     """Read the rows of a table of captions, sound or not.
@@ -94,8 +62,10 @@ def read_table(path: Path, encoding: str | None = None, named: Iterable[str] = (
     Parameters
     ----------
     path : Path
-        As for :func:`read_captions`; also separated by semicolons, compressed as ``.gz``, and in UTF-16 with
-        its mark. A table without header has the columns ``id`` (with ``#0``), ``image`` and ``caption``.
+        A table with a header, separated by comma, tab, ``|`` or ``;``; or, without header, lines
+        ``picture<TAB>caption``, where a picture may end in ``#0``, ``#1``, ... as in the published
+        ``Flickr8k.token.txt``: its columns are ``id`` (with ``#0``), ``image`` and ``caption``. Also
+        compressed as ``.gz``, and in UTF-16 with its mark.
     encoding : str, optional
         Of the file; by default UTF-8, or UTF-16 with its mark.
     named : iterable of str
@@ -234,78 +204,6 @@ def _without_header(text: str) -> Table:
         captions.append(caption)
     lines = list(range(1, len(ids) + 1))
     return Table({"id": ids, "image": pictures, "caption": captions}, lines, problems)
-
-
-def read_captions(path: Path) -> CaptionTable:
-    """Read a table of captions.
-
-    Parameters
-    ----------
-    path : Path
-        A table with a header whose columns are named ``image`` and ``caption`` (or alike), and ``split`` if
-        there is one, separated by comma, tab, ``|`` or ``;``; or, without header, lines
-        ``picture<TAB>caption``, where a picture may end in ``#0``, ``#1``, ... as in the published
-        ``Flickr8k.token.txt``.
-
-    Returns
-    -------
-    CaptionTable
-        White space in captions is one blank.
-
-    Raises
-    ------
-    ConvertError
-        When the file is not such a table; the message tells the line.
-    """
-    table = read_table(path)
-    if table.problems:
-        raise ConvertError(f"{path}, {table.problems[min(table.problems)]}")
-    pictures = table.column(IMAGE_COLUMNS, f"{path} has no column of picture names")
-    texts = table.column(CAPTION_COLUMNS, f"{path} has no column of captions")
-    words = table.column(SPLIT_COLUMNS) if table.has(SPLIT_COLUMNS) else [""] * len(texts)
-    found = group(
-        (f"{path}, row {line}", picture.strip(), one_line(text), word)
-        for line, picture, text, word in zip(table.lines, pictures, texts, words, strict=True)
-    )
-    if not found.captions:
-        raise ConvertError(f"{path} holds no captions")
-    return found
-
-
-def group(rows: Iterable[tuple[str, str, str, str]]) -> CaptionTable:
-    """Return a table of captions by picture.
-
-    Parameters
-    ----------
-    rows : iterable of (place, picture, caption, split)
-        ``place`` is for messages; the split may be empty.
-
-    Raises
-    ------
-    ConvertError
-        When a picture or caption is empty, a split is unknown, or a picture is in none or two of them.
-    """
-    captions: dict[str, list[str]] = {}
-    split_of: dict[str, str] = {}
-    first: dict[str, str] = {}
-    for place, picture, caption, word in rows:
-        if not picture or not caption:
-            raise ConvertError(f"{place}: the {'caption' if picture else 'picture'} is empty")
-        captions.setdefault(picture, []).append(caption)
-        first.setdefault(picture, place)
-        if not (split := word.strip().lower()):
-            continue
-        if split not in SPLIT_WORDS:
-            raise ConvertError(f"{place}: split {split!r} is not one of {', '.join(SPLIT_WORDS)}")
-        if split_of.setdefault(picture, SPLIT_WORDS[split]) != SPLIT_WORDS[split]:
-            raise ConvertError(
-                f"{place}: {picture} is in two splits, {split_of[picture]} and {SPLIT_WORDS[split]}"
-            )
-    if split_of and (missing := next((name for name in captions if name not in split_of), None)):
-        raise ConvertError(
-            f"{first[missing]}: {missing} has no split; give one for every picture, or no column split"
-        )
-    return CaptionTable(captions, split_of)
 
 
 def _is_header(names: list[str], separator: str) -> bool:

@@ -17,7 +17,6 @@ import numpy as np
 
 from nclib.common.checks import beyond, check_count
 from nclib.common.files import cache_folder, digest
-from nclib.data.captions_table import group
 from nclib.data.dataset import Dataset, Split
 from nclib.data.feature_files import PathLike, read_manifest
 from nclib.data.region_features import MAX_WORDS, region_files
@@ -147,14 +146,7 @@ def _make(folder: Path, listing: Listing, each: int | None, seed: int) -> None:
 
     names = listing.pictures or [str(row) for row in range(int(listing.image_of.max()) + 1)]
     row_of = {name: row for row, name in enumerate(names)}
-    assert listing.texts is not None  # as from_pairs has checked
-    splits = listing.splits or [""] * len(listing.ids)
-    every = enumerate(zip(listing.image_of.tolist(), listing.texts, splits, strict=True), 1)
-    table = group(
-        (f"pair {number}", names[picture], text, split)
-        for number, (picture, text, split) in every
-        if number - 1 not in listing.problems
-    )
+    table = prepare.table_of(listing, names)
     if listing.images is not None:
         sources = listing.images
         bad = np.flatnonzero(beyond(sources)).tolist()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -20,7 +21,7 @@ import numpy as np
 from nclib.common.checks import check_choice, check_count
 from nclib.common.files import content_digest, digest, write_atomically
 from nclib.data import pictures
-from nclib.data.captions_table import SPLITS, CaptionTable, draw_splits, read_captions, read_lists
+from nclib.data.captions_table import SPLITS, draw_splits, read_lists
 from nclib.data.feature_files import F8K, LAYOUTS, MANIFEST, build_words, read_manifest
 from nclib.data.flickr8k import summarise
 from nclib.data.pictures import MISSING, RECIPE, Opener
@@ -28,6 +29,8 @@ from nclib.data.row_writer import ConvertError, RowSource, some, write_rows
 
 if TYPE_CHECKING:
     from torch import nn
+
+    from nclib.data.readers import Listing
 
 EVERY = 2  # pictures of the training split whose cells determine the axes: every second one
 F8K_EACH = 5
@@ -38,6 +41,27 @@ F8K_LISTS = {
     "dev": "Flickr_8k.devImages.txt",
     "test": "Flickr_8k.testImages.txt",
 }
+SPLIT_WORDS = {
+    "train": "train",
+    "test": "test",
+    **dict.fromkeys(("dev", "val", "valid", "validation"), "dev"),
+}
+
+
+@dataclass(frozen=True)
+class CaptionTable:
+    """Captions of pictures.
+
+    Parameters
+    ----------
+    captions : dict of str to list of str
+        By picture, in order of the table.
+    split_of : dict of str to {"train", "dev", "test"}
+        By picture; empty when the table has no such column.
+    """
+
+    captions: dict[str, list[str]]
+    split_of: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -87,7 +111,7 @@ def prepare(
     images : path
         Folder of the pictures; names in the table are relative to it.
     captions : path
-        Table of captions, as :func:`nclib.data.captions_table.read_captions` reads it.
+        Table of captions, or another source of :func:`nclib.data.readers.list_pairs`.
     out : path
         Folder for ``{train,dev,test}_ims.npy``, float32 (pictures, 16, 256), ``{split}_caps.txt``,
         ``{split}_ids.txt`` and ``prepared.json``. Load it with ``nclib.data.load("f8k", root=out)``, or
@@ -117,10 +141,12 @@ def prepare(
     ImportError
         Without the extra ``pictures``.
     ValueError
-        For an unknown name.
+        For an unknown name; as :func:`nclib.data.readers.list_pairs`.
     """
     # 1. decide pictures and captions of each split, and list everything missing; 2. cells of each picture
     # (slow, resumable); 3. principal axes of the training cells; 4. features = cells on these axes.
+    from nclib.data.readers import list_pairs
+
     check_choice("name", name, ("f8k", "own"))
     if name == "f8k" and captions_per_image not in (None, F8K_EACH):
         raise ConvertError(f"--captions-per-image {captions_per_image}: Flickr8K has {F8K_EACH} a picture")
@@ -129,7 +155,14 @@ def prepare(
         raise ConvertError(f"--images {images} is not a folder")
     if out.resolve().is_relative_to(images.resolve()):
         raise ConvertError(f"--out {out} is the folder of the pictures or lies in it; choose another --out")
-    table = read_captions(Path(captions).expanduser())
+    listing = list_pairs(captions, folder=images)
+    if listing.file is None or listing.texts is None:
+        raise ConvertError(f"--captions {captions} must name pictures and hold their captions")
+    if listing.problems:
+        print(
+            f"left out: {len(listing.problems):,} pairs, {some(listing.problems.values())}", file=sys.stderr
+        )
+    table = table_of(listing, [os.path.relpath(name, images) for name in listing.pictures or ()])
     lists = Path(splits).expanduser() if splits else None
     if name == "f8k":
         plan = _plan_f8k(table, images, lists or Path(captions).expanduser().parent)
@@ -230,6 +263,39 @@ def finish(out: Path, plan: Plan, manifest: Mapping[str, Any], vocabulary: str) 
 
 
 # -- which pictures and captions ----------------------------------------------------------------------------
+
+
+def table_of(listing: Listing, names: Sequence[str]) -> CaptionTable:
+    """Return the captions of pictures in a listing, without its problems.
+
+    Parameters
+    ----------
+    listing : Listing
+    names : sequence of str
+        Of its pictures.
+
+    Raises
+    ------
+    ConvertError
+        When a split is unknown, or a picture is in none or two of them.
+    """
+    captions: dict[str, list[str]] = {}
+    split_of: dict[str, str] = {}
+    words, texts = listing.splits or [""] * len(listing.ids), listing.texts or []
+    for row, (of, caption, word) in enumerate(zip(listing.image_of.tolist(), texts, words, strict=True)):
+        if row in listing.problems:
+            continue
+        captions.setdefault(names[of], []).append(caption)
+        if not (split := word.strip().lower()):
+            continue
+        if split not in SPLIT_WORDS:
+            raise ConvertError(f"pair {row + 1}: split {split!r} is not one of {', '.join(SPLIT_WORDS)}")
+        if (before := split_of.setdefault(names[of], SPLIT_WORDS[split])) != SPLIT_WORDS[split]:
+            both = f"{before} and {SPLIT_WORDS[split]}"
+            raise ConvertError(f"pair {row + 1}: {names[of]} is in two splits, {both}")
+    if split_of and (missing := next((name for name in captions if name not in split_of), None)):
+        raise ConvertError(f"{missing} has no split; give one for every picture, or no column split")
+    return CaptionTable(captions, split_of)
 
 
 def _plan_f8k(table: CaptionTable, images: Path, lists: Path) -> Plan:
@@ -356,7 +422,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = vars(parser.parse_args(arguments))
     try:
         folder = prepare(**options)
-    except (ConvertError, ImportError, OSError) as error:
+    except (ConvertError, ImportError, OSError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

@@ -1,13 +1,14 @@
 """Features of photographs: tables of captions, splits, resuming, and what is said about bad input."""
 
 import json
+import re
 
 import numpy as np
 import pytest
 
 import nclib
 from nclib.data import pictures, row_writer
-from nclib.data.captions_table import draw_splits, read_captions
+from nclib.data.captions_table import draw_splits
 from nclib.data.pictures import principal_axes
 from nclib.data.prepare import F8K_LISTS, main, prepare
 from nclib.data.row_writer import ConvertError
@@ -51,24 +52,21 @@ def photographs(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("rows", "message"),
     [
-        ("image,caption\nx.jpg,\n", "row 2: the caption is empty"),
-        ("picture,caption\nx.jpg,one\n", "no column of picture names: call it 'image'"),
-        ("x.jpg one\n", "line 1: expected 'picture<TAB>caption'"),
-        ("Image,label,split\nx.jpg,one,train\n", r"no column of captions: .*: image, label, split\)"),
-        ("image|label\nx.jpg|one\n", r"no column of captions: call it 'caption' .*: image, label\)"),
-        ("file name\tlabel\nx.jpg\tone\n", r"no column of captions: .*: file_name, label\)"),
-        ("image,caption,split\nx.jpg,one,train\nx.jpg,two,test\n", "row 3: x.jpg is in two splits"),
-        ("image,caption,split\nx.jpg,one,dev\ny.jpg,one,trian\n", "row 3: split 'trian' is not one of"),
-        ("image,caption,split\nx.jpg,one,dev\ny.jpg,one,\n", "row 3: y.jpg has no split; give one for every"),
-        ("image,caption\n", "holds no captions"),
+        (["image,label,split", "x.jpg,one,train"], r"no column of captions: .*: image, label, split\)"),
+        (["image|label", "x.jpg|one"], r"no column of captions: call it 'caption' .*: image, label\)"),
+        (["file name\tlabel", "x.jpg\tone"], r"no column of captions: .*: file_name, label\)"),
+        (["image,caption,split", "x.jpg,one,train", "x.jpg,two,test"], "pair 2: x.jpg is in two splits"),
+        (["image,caption,split", "x.jpg,one,dev", "y.jpg,one,trian"], "pair 2: split 'trian' is not one of"),
+        (["image,caption,split", "x.jpg,one,dev", "y.jpg,one,"], "y.jpg has no split; give one for every"),
     ],
 )
-def test_bad_tables(tmp_path, text, message):
-    (tmp_path / "t.csv").write_text(text)
-    with pytest.raises(ConvertError, match=message):
-        read_captions(tmp_path / "t.csv")
+def test_bad_tables(photographs, rows, message, capsys):
+    folder, table, out = photographs
+    table.write_text("\n".join(rows))
+    assert main(["own", "--images", str(folder), "--captions", str(table), "--out", str(out)]) == 1
+    assert re.search(message, capsys.readouterr().err)
 
 
 def test_drawn_splits_repeat_and_cover(tmp_path):
@@ -108,7 +106,7 @@ def test_features_are_the_cells_on_their_axes(photographs):
     prepare("own", images=folder, captions=table, out=out)
     names = (out / "train_ids.txt").read_text().split()
     maps = Colours().extract_features(
-        torch.stack([torch.from_numpy(pictures.prepared(pictures.open_in(folder)(n))) for n in names])
+        torch.stack([torch.from_numpy(pictures.prepared(pictures.open_picture(folder / n))) for n in names])
     )
     cells = torch.nn.functional.adaptive_avg_pool2d(maps, 4).flatten(2).transpose(1, 2).numpy()
     cells = cells.astype(np.float16).astype(np.float64)

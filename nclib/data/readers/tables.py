@@ -28,7 +28,7 @@ from nclib.data.readers.listing import (
     rows_of,
 )
 
-TABLES = (".csv", ".tsv", ".txt", ".parquet", ".json", ".jsonl")
+TABLES = (".csv", ".tsv", ".txt", ".token", ".parquet", ".json", ".jsonl")
 IN_FOLDER = (".csv", ".tsv", ".parquet", ".jsonl")  # tables that a folder of pictures may hold
 BLOCK, BUFFER = 8192, 1 << 20  # rows and bytes of a parquet file that are read together
 
