@@ -11,15 +11,15 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from picture_rows import pictures
 from row_sources import bottom_up_rows, folder_rows, half_rows, read_ids
 from word_vectors import read_vectors
 
-from nclib.common.checks import check_choice
 from nclib.common.files import replacing
 from nclib.data import feature_files as files
 from nclib.data.feature_files import HALF, LAYOUTS, MIN_COUNT, PIXELS, Layout
@@ -30,36 +30,36 @@ CAPTIONS = (".txt", ".tsv")
 SPLITS = ("train", "dev", "test", "testall")
 
 
-def folder(
+def gather(
     name: str,
     split: str,
     *,
-    features: str | Path,
-    ids: str | Path,
-    captions: str | Path,
-    out: str | Path,
-    key: str = "features",
-    replace: bool = False,
+    source: Callable[..., RowSource],
+    features: Any,
+    ids: Path,
+    captions: Path,
+    out: Path,
+    replace: bool,
+    **options: Any,
 ) -> Path:
-    """Gather a file per image into the features file of a split with its captions and ids; return its path.
+    """Gather features of single images into the file of a split, with captions and ids; return its path.
 
     Parameters
     ----------
-    name : {"f30k", "coco", "cc152k"}
+    name : {"f30k", "coco", "cc152k", "f8k"}
         Layout of the files to write.
     split : {"train", "dev", "test", "testall"}
-    features : path
-        Folder with ``<id>.npy`` or ``<id>.npz`` per image, float32 (regions, features), all of one shape.
+    source, features, **options
+        :func:`row_sources.folder_rows` or :func:`row_sources.bottom_up_rows`, and what it is given.
     ids : path
-        Text file with an image id per line; their order becomes the order of the rows.
+        Text file with an image id per line; their order becomes the order of the rows. Other images are left
+        out.
     captions : path
         ``.txt``: the captions of each image one after the other, in the order of ``ids``. ``.tsv``: image id,
         tab, caption, in any order; where an image has more than the layout holds (five, or one), the first
         are taken.
     out : path
         Folder for ``{split}_ims.npy``, ``{split}_caps.txt`` (or ``.tsv``) and ``{split}_ids.txt``.
-    key : str
-        Name of the array in ``.npz`` files.
     replace : bool
         Allow existing files to be replaced.
 
@@ -69,55 +69,24 @@ def folder(
         When images are missing, double, misshapen, of the wrong type or not finite (the message names the
         first few), or when a file exists already, is being written by another process, or does not fit on
         the disk.
-    ValueError
-        For an unknown name or split.
     """
-    names, layout = read_ids(Path(ids)), _layout(name, split)
-    texts = _captions(layout, Path(captions), names)
-    return _split(layout, split, names, folder_rows(Path(features), names, key), texts, Path(out), replace)
+    layout, names = LAYOUTS[name], read_ids(ids)
+    texts, rows = _captions(layout, captions, names), source(features, names, **options)
+    if layout.captions_file.endswith(".tsv"):
+        texts = [f"{name}\t{text}" for name, text in zip(names, texts, strict=True)]
+    small = {out / f"{split}_{layout.captions_file}": texts, out / f"{split}_ids.txt": names}
+    content = {path: "".join(f"{line}\n" for line in lines) for path, lines in small.items()}
+    other = [path for path, text in content.items() if path.exists() and not holds(path, text)]
+    if other and not replace:
+        raise ConvertError(
+            f"there already, with other content: {some(other)}; remove them, or give --replace"
+        )
+    path = out / f"{split}_ims.npy"
+    write_rows(path, rows, beside=content, replace=replace)
+    return path
 
 
-def bottom_up(
-    name: str,
-    split: str,
-    *,
-    features: Sequence[str | Path],
-    ids: str | Path,
-    captions: str | Path,
-    out: str | Path,
-    regions: int = 36,
-    take_first: bool = False,
-    replace: bool = False,
-) -> Path:
-    """Gather lines of bottom-up-attention TSV files into the features file of a split, and return its path.
-
-    The files are read twice: once to find and check every line, once to write the rows in the order of
-    ``ids``. Images that ``ids`` does not name are left out.
-
-    Parameters
-    ----------
-    name, split, ids, captions, out, replace
-        As for :func:`folder`.
-    features : sequence of path
-        TSV files with the columns image_id, image_w, image_h, num_boxes, boxes, features; the last two base64
-        of float32.
-    regions : int
-        Boxes that every image must have.
-    take_first : bool
-        Where an image has several lines, take the first; without it they are an error.
-
-    Raises
-    ------
-    ConvertError, ValueError
-        As :func:`folder`; also when an image has another number of boxes.
-    """
-    names, layout = read_ids(Path(ids)), _layout(name, split)
-    texts = _captions(layout, Path(captions), names)
-    source = bottom_up_rows([Path(p) for p in features], names, regions=regions, take_first=take_first)
-    return _split(layout, split, names, source, texts, Path(out), replace)
-
-
-def half(path: str | Path, *, replace: bool = False) -> Path:
+def half(path: Path, *, replace: bool = False) -> Path:
     """Write the float16 copy ``NAME.f16.npy`` of a features file, which ``load(..., half=True)`` reads.
 
     Its numbers have 11 binary digits: they differ by at most 1 part in 2,048 where not below 0.00006.
@@ -135,9 +104,8 @@ def half(path: str | Path, *, replace: bool = False) -> Path:
     ------
     ConvertError
         When the file is of another kind, holds numbers that are not finite or beyond 65,504, or as
-        :func:`folder`.
+        :func:`gather`.
     """
-    path = Path(path)
     if path.suffix != ".npy" or path.name.endswith(HALF):
         raise ConvertError(f"{path} must be a float32 features file NAME.npy")
     copy = path.with_name(path.name.removesuffix(".npy") + HALF)
@@ -151,7 +119,7 @@ def half(path: str | Path, *, replace: bool = False) -> Path:
     return copy
 
 
-def vocabulary(name: str, root: str | Path, *, out: str | Path | None = None, replace: bool = False) -> Path:
+def vocabulary(name: str, root: Path, *, out: Path | None, replace: bool) -> Path:
     """Write the words that occur 4 times in training and validation captions; return the path.
 
     The file is the one that ``load(..., build_vocabulary=True)`` writes.
@@ -159,7 +127,7 @@ def vocabulary(name: str, root: str | Path, *, out: str | Path | None = None, re
     Parameters
     ----------
     name, replace
-        As for :func:`folder`.
+        As for :func:`gather`.
     root : path
         Folder of the captions, or one that holds it, as for :func:`nclib.data.load`.
     out : path, optional
@@ -167,17 +135,17 @@ def vocabulary(name: str, root: str | Path, *, out: str | Path | None = None, re
 
     Raises
     ------
-    ConvertError, ValueError
-        When captions are missing or cannot be read, or other words are there already; for an unknown name.
+    ConvertError
+        When captions are missing or cannot be read, or other words are there already.
     """
-    layout = _layout(name)
-    place = files.find_folder(layout, Path(root), ("train", "dev"))
+    layout = LAYOUTS[name]
+    place = files.find_folder(layout, root, ("train", "dev"))
     texts = {
         split: [text for _, text in _named_captions(place / f"{split}_{layout.captions_file}")]
         for split in ("train", "dev")
     }
     words = files.build_words(texts["train"] + texts["dev"])
-    target = place / layout.vocabulary_file if out is None else Path(out)
+    target = out or place / layout.vocabulary_file
     if target.exists() and not replace and not _same(target, words):
         raise ConvertError(f"{target} is there already with other words; remove it, or give --replace")
     try:
@@ -195,9 +163,7 @@ def vocabulary(name: str, root: str | Path, *, out: str | Path | None = None, re
     return target
 
 
-def vectors(
-    name: str, root: str | Path, *, given: str | Path, out: str | Path, replace: bool = False
-) -> Path:
+def vectors(name: str, root: Path, *, given: Path, out: Path, replace: bool) -> Path:
     """Write the vectors of a data set's words, a row per id, for ``model_options={"word_vectors": out}``.
 
     Rows of words without a vector are NaN: a model draws theirs.
@@ -205,7 +171,7 @@ def vectors(
     Parameters
     ----------
     name, replace
-        As for :func:`folder`.
+        As for :func:`gather`.
     root : path
         Folder of the captions or of the vocabulary file, as for :func:`nclib.data.load`.
     given : path
@@ -220,15 +186,15 @@ def vectors(
 
     Raises
     ------
-    ConvertError, ValueError
-        When a file is missing or of another kind, ``out`` is there already, or the name is not known.
+    ConvertError
+        When a file is missing or of another kind, ``out`` is there already.
     """
-    layout, target = _layout(name), Path(out)
+    layout, target = LAYOUTS[name], out
     if target.suffix != ".npy":
         raise ConvertError(f"--out {target}: must end in .npy")
     if target.exists() and not replace:
         raise ConvertError(f"{target} is there already; remove it, or give --replace")
-    listed = files.find_vocabulary(layout, files.find_folder(layout, Path(root), ("train", "dev")))
+    listed = files.find_vocabulary(layout, files.find_folder(layout, root, ("train", "dev")))
     if listed is None:
         raise ConvertError(
             f"{root} holds no {layout.vocabulary_file}; make it with: python tools/data_convert.py "
@@ -254,12 +220,6 @@ def _same(path: Path, words: Vocabulary) -> bool:
         return Vocabulary.from_json(path) == words
     except ValueError:
         return False
-
-
-def _layout(name: str, split: str = "train") -> Layout:
-    check_choice("name", name, tuple(LAYOUTS))
-    check_choice("split", split, SPLITS)
-    return LAYOUTS[name]
 
 
 def _named_captions(path: Path) -> list[tuple[str, str]]:
@@ -298,34 +258,6 @@ def _captions(layout: Layout, path: Path, ids: Sequence[str]) -> list[str]:
     return texts
 
 
-def _split(
-    layout: Layout,
-    split: str,
-    ids: Sequence[str],
-    source: RowSource,
-    texts: Sequence[str],
-    out: Path,
-    replace: bool,
-) -> Path:
-    """Write the features of a split, with its captions and ids."""
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConvertError(f"{out} cannot be made ({error.strerror})") from error
-    if layout.captions_file.endswith(".tsv"):
-        texts = [f"{name}\t{text}" for name, text in zip(ids, texts, strict=True)]
-    small = {out / f"{split}_{layout.captions_file}": texts, out / f"{split}_ids.txt": ids}
-    content = {path: "".join(f"{line}\n" for line in lines) for path, lines in small.items()}
-    other = [path for path, text in content.items() if path.exists() and not holds(path, text)]
-    if other and not replace:
-        raise ConvertError(
-            f"there already, with other content: {some(other)}; remove them, or give --replace"
-        )
-    features = out / f"{split}_ims.npy"
-    write_rows(features, source, beside=content, replace=replace)
-    return features
-
-
 def _halves(files: Sequence[Path], replace: bool) -> None:
     for given in files:
         paths = [given]
@@ -344,9 +276,9 @@ def _halves(files: Sequence[Path], replace: bool) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description="Bring other files into the field's layout.")
     kinds = parser.add_subparsers(required=True, metavar="KIND")
-    for kind, text, command in (
-        ("folder", "a .npy or .npz file per image", folder),
-        ("bottom-up", "TSV files of bottom-up attention", bottom_up),
+    for kind, text, source in (
+        ("folder", "a .npy or .npz file per image", folder_rows),
+        ("bottom-up", "TSV files of bottom-up attention", bottom_up_rows),
     ):
         one = kinds.add_parser(kind, help=text, description=f"Gather {text}.")
         one.add_argument("name", choices=tuple(LAYOUTS), help="whose layout to write")
@@ -361,7 +293,7 @@ def _parser() -> argparse.ArgumentParser:
         one.add_argument("--ids", type=Path, required=True, help="text file, an image id per line")
         one.add_argument("--captions", type=Path, required=True, help=".txt in the order of ids, or .tsv")
         one.add_argument("--out", type=Path, required=True, help="folder to write into")
-        one.set_defaults(command=command)
+        one.set_defaults(command=gather, source=source)
     one = kinds.add_parser("half", help="float16 copies", description="Copy features as float16.")
     one.add_argument("files", type=Path, nargs="+", metavar="FILE", help="features files, or their folders")
     one.set_defaults(command=_halves)
@@ -394,7 +326,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command = values.pop("command")
     try:
         path = command(**values)
-        if command in (folder, bottom_up, pictures):
+        if command in (gather, pictures):
             print(path)
     except (ConvertError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
