@@ -100,7 +100,8 @@ def audit(
     source : Pairs, path, DataFrame or data set, optional
         What :func:`nclib.auditing.embed.read_pairs` reads; in place of arrays.
     images, captions : array, tensor or path of a ``.npy`` file, (N, D) and (M, D)
-        Embeddings of one model; a path is memory-mapped.
+        Embeddings of one model; a path is memory-mapped. Beside a table as ``source``, ``images`` is the
+        folder of its pictures.
     image_of : array of int, (M,), optional
         Row of the picture that each caption claims. Needed unless there are as many pictures as captions.
     ids, texts : sequence, (M,), optional
@@ -153,9 +154,17 @@ def audit(
             f"score={score!r}: must be auto, {', '.join(SCORES)}{did_you_mean(score, SCORES) or ''}"
         )
     check_count("seed", seed, low=0)
-    made = {"seed": seed, "work": work, "progress": progress}
-    arrays = (images, captions, image_of, ids, texts, pictures)
-    pairs = source if isinstance(source, Pairs) else _read(source, arrays, made, reader)
+    if isinstance(source, Pairs):
+        pairs = source
+    elif source is not None:
+        reader = {"folder": images, **reader}
+        pairs = read_pairs(source, seed=seed, work=work, progress=progress, **reader)
+    elif images is None or captions is None:
+        raise ValueError(
+            "give images= and captions= (arrays or .npy files), or a table, folder or data set first"
+        )
+    else:
+        pairs = from_arrays(images, captions, image_of, ids, texts, pictures)
     names_of_groups: list[str] = []
     if by is not None:
         group, names_of_groups = grouped(pairs, by)
@@ -230,17 +239,6 @@ def audit(
     )
     result.by = result.shares(calibration)
     return result if labels is None else result.tell(labels)
-
-
-def _read(source: Any, arrays: tuple[Any, ...], made: dict[str, Any], reader: dict[str, Any]) -> Pairs:
-    """Return the pairs of arrays, or of a source, by its reader and its options."""
-    if source is None and any(array is None for array in arrays[:2]):
-        raise ValueError(
-            "give images= and captions= (arrays or .npy files), or a table, folder or data set first"
-        )
-    if source is None and not reader:
-        return from_arrays(*arrays)
-    return read_pairs(source, **made, **reader)
 
 
 def _table(

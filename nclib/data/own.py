@@ -17,8 +17,8 @@ import numpy as np
 
 from nclib.common.checks import beyond, check_count
 from nclib.common.files import cache_folder, digest
-from nclib.data.dataset import Dataset, Split
-from nclib.data.feature_files import PathLike, read_manifest
+from nclib.data.dataset import Dataset
+from nclib.data.feature_files import PathLike, Reading, read_manifest
 from nclib.data.region_features import MAX_WORDS, region_files
 from nclib.data.registry import register
 from nclib.data.row_writer import RowSource
@@ -122,8 +122,11 @@ def from_pairs(
     if note := (read_manifest(folder) or {})["note"]:
         warnings.warn(f"own: {note}", UserWarning, stacklevel=2)
     found = region_files(root=folder, max_words=max_words)
-    files = {"train": "train", "val": "dev", "test": "test"}
-    named = {role: _named(found.splits[role], folder / f"{file}_ids.txt") for role, file in files.items()}
+    named: dict[str, Any] = {}
+    for role, file in Reading().splits.items():
+        names = (folder / f"{file}_ids.txt").read_text("utf8").split("\n")[:-1]
+        split = found.splits[role]
+        named[role] = replace(split, details={**split.details, "pictures": names})
     return replace(found, name="own", **named)
 
 
@@ -132,12 +135,6 @@ def _absolute(place: Any) -> Any:
     if isinstance(place, (str, os.PathLike)) and (path := Path(place).expanduser()).exists():
         return path.absolute()
     return place
-
-
-def _named(split: Split, file: Path) -> Split:
-    """Return the split with the names of its pictures, one a line in a file."""
-    names = file.read_text("utf8").split("\n")[:-1]
-    return replace(split, details={**split.details, "pictures": names})
 
 
 def _make(folder: Path, listing: Listing, each: int | None, seed: int) -> None:

@@ -174,7 +174,7 @@ def region_files(
     )
     place = Path(root).expanduser()
     captions = "caps.tsv" if (place / "train_caps.tsv").is_file() else "caps.txt"
-    layout = Layout("region_files", "Region files", "region_files", captions_per_image or 5, captions)
+    layout = Layout("region_files", "Region files", "region_files", 5, captions)
     folder = files.find_folder(layout, place, reading.splits.values())
     noted = (files.read_manifest(folder) or {}).get("captions_per_image")
     if noted is not None and captions_per_image not in (None, noted):
@@ -182,9 +182,7 @@ def region_files(
             f"captions_per_image={captions_per_image}, but {folder} was prepared with {noted} captions of "
             f"each picture; give captions_per_image={noted}, or leave the option out"
         )
-    if noted is not None:
-        each = check_count(f"{folder}: captions_per_image", noted, low=1)
-        layout = replace(layout, captions_per_image=each)
+    layout = replace(layout, captions_per_image=captions_per_image or noted or 5)
     return load_files(layout, root, reading)
 
 

@@ -138,6 +138,9 @@ def test_marks_and_edits_of_the_page_lead_to_kept_data(material, capsys):
     assert {one["value"]: one["pairs"] for one in settings["by"]} == {"de": 60, "en": 60}
     assert '"edits": [["3.png", "a picture of mine"]]' in (report / "report.html").read_text("utf8")
     assert nclib.data.readers.list_pairs(report / "kept.parquet").open(0).size == (6, 6)
+    given = {"image_emb": material / "i.npy", "text_emb": material / "t.npy", "image_column": "photo_path"}
+    one = nclib.audit(material / "t.csv", images=material / "photos", caption_column="words", **given)
+    assert one.pairs.pictures[0] == str(material / "photos" / "0.png")
     np.savez(material / "e.npz", images=np.eye(30), captions=np.eye(30))
     assert main(["audit", str(material / "e.npz"), "--out", str(report), "--keep", "tars"]) == 2
     assert "--keep tars: there are no pictures to write" in capsys.readouterr().err
