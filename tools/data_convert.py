@@ -23,7 +23,7 @@ from word_vectors import read_vectors
 from nclib.common.files import replacing
 from nclib.data import feature_files as files
 from nclib.data.feature_files import HALF, LAYOUTS, MIN_COUNT, PIXELS, Layout
-from nclib.data.row_writer import ConvertError, RowSource, counter_of, holds, some, write_rows
+from nclib.data.row_writer import ConvertError, RowSource, holds, some, write_rows
 from nclib.data.vocabulary import UNKNOWN, Vocabulary
 
 CAPTIONS = (".txt", ".tsv")
@@ -114,7 +114,7 @@ def half(path: Path, *, replace: bool = False) -> Path:
         is_copy = True
     except (OSError, ValueError):
         is_copy = False
-    if replace or counter_of(copy).exists() or not is_copy:
+    if replace or not is_copy:
         write_rows(copy, half_rows(path), replace=replace)
     return copy
 

@@ -56,11 +56,6 @@ class RowSource:
         return digest(self.content)
 
 
-def counter_of(path: Path) -> Path:
-    """Return ``NAME.progress`` beside a ``.npy`` file, which counts its finished rows."""
-    return path.with_name(path.name + ".progress")
-
-
 def write_rows(
     path: Path,
     source: RowSource,
@@ -89,7 +84,8 @@ def write_rows(
     """
     # 1. lock the file's name; 2. cut the growing file to the rows that the counter names; 3. append blocks,
     # each on disk before it is counted; 4. write the files beside, and give the file its name.
-    part, counter, title = path.with_name(path.name + ".part"), counter_of(path), title or path.name
+    part, counter = (path.with_name(f"{path.name}.{end}") for end in ("part", "progress"))
+    title = title or path.name
     stream, descr = io.BytesIO(), np.dtype(source.dtype).newbyteorder("<").str
     kind = {"descr": descr, "fortran_order": False, "shape": source.shape}
     np.lib.format.write_array_header_1_0(stream, kind)
@@ -100,9 +96,6 @@ def write_rows(
         for left in path.parent.glob(f".{escape(counter.name)}.*.part"):
             left.unlink()  # of a count whose process was killed
         if path.exists() and not replace:
-            if not part.exists() and _counted(counter, stamp) == n:
-                counter.unlink()  # stopped between the last two steps: the file is whole
-                return
             raise ConvertError(f"{path} is there already; remove it, or give --replace")
         whole = max(0, part.stat().st_size - len(header)) // row if part.exists() else 0
         done = min(_counted(counter, stamp), whole)
@@ -136,6 +129,7 @@ def write_rows(
                 path.unlink(missing_ok=True)
             for other, text in changed.items():
                 write_atomically(other, text)
+            counter.unlink(missing_ok=True)
             os.replace(part, path)
         except OSError as error:
             raise ConvertError(
@@ -143,7 +137,6 @@ def write_rows(
                 f"{shutil.disk_usage(path.parent).free / 1e9:.1f} GB are free). They are kept in "
                 f"{part.name}; when the cause is gone, the same command continues there"
             ) from error
-        counter.unlink(missing_ok=True)
 
 
 @contextmanager
