@@ -6,22 +6,11 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 from scipy.sparse import csr_array
+from test_neighbours import some_pairs
 
 from nclib.auditing.neighbours import Neighbours, find_neighbours
 from nclib.auditing.pairs import Pairs
-from nclib.auditing.partners import (
-    candidate_edges,
-    find_partners,
-    solve_plan,
-    temperature,
-)
-
-
-def some_pairs(n=30, m=50, d=6, seed=0):
-    rng = np.random.default_rng(seed)
-    images, captions = rng.normal(size=(n, d)), rng.normal(size=(m, d))
-    captions[7] = np.nan
-    return Pairs(images, captions, rng.integers(0, n, m), [str(i) for i in range(m)])
+from nclib.auditing.partners import candidate_edges, find_partners, solve_plan, temperature
 
 
 def test_the_sparse_plan_solves_the_problem_that_a_general_solver_solves():
