@@ -158,7 +158,7 @@ class Findings:
         columns = ["direction", "id", "place", "partner_id", "mass", "proposed"]
         return pd.concat(parts, ignore_index=True)[columns]
 
-    def check(self, truth: Any, partner_of: Any = None, *, budget: int = 200) -> dict[str, float | None]:
+    def check(self, truth: Any, partner_of: Any = None) -> dict[str, float | None]:
         """Compare the audit with known mistakes.
 
         Parameters
@@ -167,14 +167,11 @@ class Findings:
             True where the pair is wrong. A mapping may name some of the pairs; the others do not count.
         partner_of : array of int, (M,), optional
             Row of the picture that each caption belongs to; -1 where it belongs to none.
-        budget : int
-            Pairs that a person checks.
 
         Returns
         -------
         dict
-            ``auroc``, ``average_precision``, ``precision_at_100``, ``recall_at_budget``,
-            ``fpr_at_95_recall``, ``calibration_error``, ``share_error`` (estimate minus truth),
+            ``auroc``, ``average_precision``, ``calibration_error``, ``share_error`` (estimate minus truth),
             ``partner_accuracy`` of the proposed partners, ``partner_stated``, their mean P(wrong) times
             ``partner_p``, ``partner_recall`` among wrong pairs that have a partner, and the counts ``n``,
             ``n_wrong``, ``n_proposed``. None where undefined.
@@ -184,16 +181,10 @@ class Findings:
         use = known & self.pairs.usable
         # Equal probabilities are ordered as the table's rank is.
         fit = self.table["rank"].to_numpy()[use].astype(float)
-        y, n_wrong = wrong[use], int(wrong[use].sum())
-        out: dict[str, float | None] = {"n": int(use.sum()), "n_wrong": n_wrong}
+        y = wrong[use]
+        out: dict[str, float | None] = {"n": int(use.sum()), "n_wrong": int(y.sum())}
         found = detection(fit, ~y) if len(y) else {}
-        out |= {"auroc": found.get("auc"), "average_precision": found.get("ap"), "fpr_at_95_recall": None}
-        by_rank = y[np.argsort(fit)]
-        out["precision_at_100"] = float(by_rank[:100].mean()) if len(y) else None
-        out["recall_at_budget"] = float(by_rank[:budget].sum() / n_wrong) if n_wrong else None
-        if 0 < n_wrong < len(y):
-            until = int(np.searchsorted(np.cumsum(by_rank), 0.95 * n_wrong)) + 1
-            out["fpr_at_95_recall"] = float((~by_rank[:until]).sum() / (~y).sum())
+        out |= {"auroc": found.get("auc"), "average_precision": found.get("ap")}
         stated = np.isfinite(p) & use
         out["calibration_error"] = compare(1 - p[stated], ~wrong[stated])["ece"] if stated.any() else None
         out["share_error"] = self.share.value - float(y.mean()) if len(y) and self.share.value >= 0 else None

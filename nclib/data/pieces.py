@@ -56,9 +56,9 @@ class Pieces(Vocabulary):
         ends = np.cumsum([0, *map(len, rows)], dtype=np.int64)
         return np.fromiter((i for row in rows for i in row), np.int32, ends[-1]), ends
 
-    def decode(self, ids: Iterable[int], *, special: bool = False) -> str:
-        """Return the text of ``ids``; ``special`` keeps the pieces that begin and end it."""
-        return str(self._cut.decode(list(map(int, ids)), skip_special_tokens=not special))
+    def decode(self, ids: Iterable[int]) -> str:
+        """Return the text of ``ids``, without the pieces that begin and end it."""
+        return str(self._cut.decode(list(map(int, ids)), skip_special_tokens=True))
 
     def unknown(self, text: str) -> list[str]:
         """Return the words of a text that hold an unknown piece, each once."""

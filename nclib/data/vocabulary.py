@@ -110,9 +110,9 @@ class Vocabulary:
             ends.append(len(flat))
         return np.array(flat, np.int32), np.array(ends, np.int64)
 
-    def decode(self, ids: Iterable[int], *, special: bool = False) -> str:
-        """Return the words of ``ids``, joined by spaces; ``special`` keeps ``<pad> <start> <end>``."""
-        return " ".join(self.words[i] for i in map(int, ids) if special or i not in (PAD, START, END))
+    def decode(self, ids: Iterable[int]) -> str:
+        """Return the words of ``ids``, joined by spaces, without ``<pad> <start> <end>``."""
+        return " ".join(self.words[i] for i in map(int, ids) if i not in (PAD, START, END))
 
     @classmethod
     def from_texts(
