@@ -79,7 +79,7 @@ class CategoryData:
 
     Parameters
     ----------
-    name, checksum, licence, details
+    name, checksum, details
         As for :class:`~nclib.data.Dataset`.
     train, val, test : CategorySplit
     label_names : tuple of str
@@ -103,7 +103,6 @@ class CategoryData:
     test: CategorySplit
     label_names: tuple[str, ...]
     checksum: str
-    licence: str
     details: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -34,7 +34,6 @@ THEIR_PARTS = {
     "label": ("imgs_labels", "img_lab", "label"),
     "text_label": ("texts_labels", "txt_lab"),
 }
-LICENCE = "as given by the publishers of the features"
 SOURCE = "feature files of the official codes"
 WIKIPEDIA = (
     "art", "biology", "geography", "history", "literature", "media", "music", "royalty", "sport", "warfare",
@@ -240,7 +239,6 @@ def _load(name: str, root: PathLike, n_val: int | None, sizes: str = "any") -> C
         **splits,
         label_names=names or tuple(f"class {k}" for k in range(n_classes)),
         checksum=digest(part for split in SPLITS for part in (split, *pairs[split])),
-        licence=LICENCE,
         details={"file": path.name},
     )
 

@@ -390,8 +390,6 @@ class Dataset:
     vocabulary : Vocabulary
     checksum : str
         SHA-256 of the content, hexadecimal; part of every record.
-    licence : str
-        Terms of use, in one line.
     label_names : mapping of str to tuple of str
         Names of the classes for every entry of ``Split.label_sets``.
     details : mapping
@@ -409,7 +407,6 @@ class Dataset:
     test: Split
     vocabulary: Vocabulary
     checksum: str
-    licence: str
     label_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     details: Mapping[str, Any] = field(default_factory=dict)
 

@@ -14,7 +14,6 @@ from nclib.data.dataset import Captions, Dataset, Split
 from nclib.data.registry import register
 from nclib.data.vocabulary import SPECIAL, Vocabulary
 
-LICENCE = "synthetic; no rights reserved (CC0-1.0)"
 STREAMS = {"train": 1, "val": 2, "test": 3}
 SYNONYMS = 2
 LATENT = 60  # dimensions of a class mean
@@ -112,7 +111,7 @@ def planted(
     train, val, test = split("train", n_train), split("val", n_val), split("test", n_test)
     content = [a for s in (train, val, test) for a in (s.images, s.captions.tokens, s.captions.offsets)]
     classes = {"class": tuple(f"class {k}" for k in range(n_classes))}
-    return Dataset("planted", train, val, test, vocabulary, digest(content), LICENCE, label_names=classes)
+    return Dataset("planted", train, val, test, vocabulary, digest(content), label_names=classes)
 
 
 def _share(has: np.ndarray, says: np.ndarray, images: np.ndarray, captions: np.ndarray) -> np.ndarray:
@@ -184,5 +183,4 @@ def planted_category(
         test,
         label_names=tuple(f"class {k}" for k in range(n_classes)),
         checksum=digest([json.dumps(options, sort_keys=True), train.labels, val.labels, test.labels]),
-        licence=LICENCE,
     )

@@ -79,7 +79,7 @@ def f30k(
     Returns
     -------
     Dataset
-        Images stay on disk. ``details["layouts"]`` tells the row layout of each split.
+        Images stay on disk. ``details["layout"]`` of a split tells its row layout.
 
     Raises
     ------
@@ -245,14 +245,8 @@ def load_files(layout: Layout, root: PathLike, reading: Reading) -> Dataset:
         splits["test"],
         words,
         checksum=digest(content),
-        licence=f"{layout.title}: files supplied by the user; the terms of their publishers apply",
-        details={
-            "layouts": {role: part.layout for role, part in parts.items()},
-            "dev_protocol": reading.dev_protocol,
-            "test_split": reading.test_split,
-            # of pairs from the web and from users some are wrong, and no list says which
-            "pairs_as_found": layout.name == "cc152k" or not layout.images,
-        },
+        # of pairs from the web and from users some are wrong, and no list says which
+        details={"pairs_as_found": layout.name == "cc152k" or not layout.images},
     )
 
 

@@ -80,7 +80,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
 
 def contents(data):
     """Everything that a data set tells, with features, drawings and texts asked of its parts as well."""
-    told = [repr(data), list(data.details), data.licence]
+    told = [repr(data), list(data.details)]
     for split in data.splits.values():
         if isinstance(data, CategoryData):
             told += [split.images, split.texts, split.labels]

@@ -228,7 +228,7 @@ def test_features_must_be_finite_and_labels_in_range():
         CategorySplit("train", x, x[:2], y)
     good = CategorySplit("train", x, x, y)
     with pytest.raises(ValueError, match=r"0\.\.1"):
-        CategoryData("x", good, good, good, ("a", "b"), "0", "none")
+        CategoryData("x", good, good, good, ("a", "b"), "0")
     with pytest.raises(ValueError, match="pictures"):
         good.picture(0)
 

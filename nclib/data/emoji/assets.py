@@ -12,10 +12,6 @@ import numpy as np
 from nclib.common.files import digest
 
 FOLDER = Path(__file__).parent
-LICENCE = (
-    "drawings: Noto Emoji (OFL-1.1, Apache-2.0), Twemoji (CC-BY-4.0), Fluent Emoji (MIT); "
-    "words: Unicode licence; see nclib/data/emoji/ATTRIBUTION.md"
-)
 SHEET, TABLE, SUMS = "drawings.png", "concepts.csv", "SHA256SUMS.txt"
 WORDING = "wording.csv"  # written by hand, no product of tools/build_emoji.py
 TILE = 48  # pixels

@@ -19,7 +19,6 @@ from nclib.common.checks import check_choice, check_count, check_counts, check_n
 from nclib.common.files import digest
 from nclib.data.cache import cached
 from nclib.data.category_data import CategoryData, CategorySplit
-from nclib.data.emoji.assets import LICENCE
 from nclib.data.emoji.compose import stream
 from nclib.data.emoji.features import RESPONSES
 from nclib.data.emoji.generate import SPLITS, blocks, cache_key, picture, words
@@ -190,6 +189,5 @@ def _open(folder: Path, facts: Mapping[str, Any], labels: str) -> CategoryData:
         **{name: split(name) for name in SPLITS},
         label_names=names.label_names[labels],
         checksum=facts["checksum"],
-        licence=LICENCE,
         details={"options": facts["options"], "concepts": lexicon.names},
     )

@@ -14,7 +14,7 @@ from nclib.common.checks import check_choice, check_count, check_counts
 from nclib.common.files import digest
 from nclib.data.cache import cached
 from nclib.data.dataset import Captions, Dataset, Split
-from nclib.data.emoji.assets import LICENCE, read_drawings
+from nclib.data.emoji.assets import read_drawings
 from nclib.data.emoji.compose import MOST_REGIONS, SIDE, TINTS, VARIANTS, box_corners
 from nclib.data.emoji.features import FEATURE_DIM
 from nclib.data.emoji.generate import CHUNK, SPLITS, blocks, cache_key, picture, words
@@ -169,7 +169,6 @@ def _open(folder: Path, facts: Mapping[str, Any], painted: Path | None = None) -
         **{name: split(name) for name in SPLITS},
         vocabulary=lexicon.vocabulary,
         checksum=facts["checksum"],
-        licence=LICENCE,
         label_names=names.label_names,
         details={
             "options": facts["options"],
