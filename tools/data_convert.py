@@ -148,12 +148,7 @@ def vocabulary(name: str, root: Path, *, out: Path | None, replace: bool) -> Pat
     target = out or place / layout.vocabulary_file
     if target.exists() and not replace and not _same(target, words):
         raise ConvertError(f"{target} is there already with other words; remove it, or give --replace")
-    try:
-        words.to_json(target)
-    except OSError as error:
-        raise ConvertError(
-            f"{target} cannot be written ({error.strerror}); name another file with --out"
-        ) from error
+    words.to_json(target)
     print(f"{target}: {words.size:,} words that occur {MIN_COUNT} times or more, 4 special ones included")
     for split, lines in texts.items():
         ids, _ = words.encode_all(lines)
@@ -200,13 +195,10 @@ def vectors(name: str, root: Path, *, given: Path, out: Path, replace: bool) -> 
             f"{root} holds no {layout.vocabulary_file}; make it with: python tools/data_convert.py "
             f"vocabulary {name} {root}"
         )
-    try:
-        words = Vocabulary.from_json(listed).words
-        found = read_vectors(given, words, progress=True)
-        with replacing(target) as file:
-            np.save(file, found)
-    except (OSError, ValueError) as error:
-        raise ConvertError(str(error)) from error
+    words = Vocabulary.from_json(listed).words
+    found = read_vectors(given, words, progress=True)
+    with replacing(target) as file:
+        np.save(file, found)
     without = [word for word, row in zip(words, found, strict=True) if np.isnan(row).any()]
     print(
         f"{target}: {len(words) - len(without):,} of {len(words):,} words have a vector of "
@@ -262,10 +254,7 @@ def _halves(files: Sequence[Path], replace: bool) -> None:
     for given in files:
         paths = [given]
         if given.is_dir():
-            try:
-                there = sorted(given.iterdir())
-            except OSError as error:
-                raise ConvertError(f"{given} cannot be read ({error.strerror})") from error
+            there = sorted(given.iterdir())
             paths = [p for kind in ("ims", "feat") for p in there if p.match(f"*_{kind}.npy") and p.is_file()]
         if not paths:
             raise ConvertError(f"{given} holds no *_ims.npy or *_feat.npy")
@@ -328,7 +317,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         path = command(**values)
         if command in (gather, pictures):
             print(path)
-    except (ConvertError, OSError) as error:
+    except (ConvertError, OSError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

@@ -98,8 +98,6 @@ def _listed(path: Path, layout: Layout) -> dict[str, list[tuple[str, list[str]]]
             )
             for entry in entries
         ]
-    except OSError as error:
-        raise ConvertError(f"--captions {path} cannot be read ({error.strerror})") from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         said = f"{type(error).__name__}: {error}"
         raise ConvertError(

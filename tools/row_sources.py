@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from nclib.common.npy import RowFileError
 from nclib.data.feature_files import open_features, sentence
 from nclib.data.row_writer import ConvertError, RowSource, some
 from nclib.data.rows import RowFile
@@ -59,10 +58,7 @@ def _check_finite(rows: np.ndarray, names: Sequence[Any], what: str) -> None:
 
 def folder_rows(folder: Path, ids: Sequence[str], key: str = "features") -> RowSource:
     """Return rows from one file per image, ``<id>.npy`` or ``<id>.npz``, float32 (regions, features)."""
-    try:
-        there = set(os.listdir(folder))
-    except OSError as error:
-        raise ConvertError(f"{folder} cannot be read ({error.strerror})") from error
+    there = set(os.listdir(folder))
     missing = [name for name in ids if f"{name}.npy" not in there and f"{name}.npz" not in there]
     if missing:
         raise ConvertError(f"{folder} has no .npy or .npz file for {some(missing)}")
@@ -160,7 +156,7 @@ def bottom_up_rows(
     def read(first: int, last: int) -> np.ndarray:
         rows = np.empty((last - first, *shape), np.float32)
         with ExitStack() as stack:
-            files = {k: stack.enter_context(_open(paths[k])) for k in {k for k, _ in places[first:last]}}
+            files = {k: stack.enter_context(open(paths[k], "rb")) for k in {k for k, _ in places[first:last]}}
             for i, (k, at) in enumerate(places[first:last], first):
                 files[k].seek(at)
                 cells = files[k].readline().rstrip(b"\r\n").split(b"\t")
@@ -177,17 +173,10 @@ def bottom_up_rows(
     return RowSource((len(ids), *shape), np.float32, read, content)
 
 
-def _open(path: Path) -> Any:
-    try:
-        return open(path, "rb")  # the caller closes it
-    except OSError as error:
-        raise ConvertError(f"{path} cannot be read ({error.strerror})") from error
-
-
 def _lines(path: Path) -> Iterable[tuple[int, bytes]]:
     """Yield the first byte and the content of every line that is not empty."""
     at = 0
-    with _open(path) as file:
+    with open(path, "rb") as file:
         for line in file:
             if line.strip():
                 yield at, line
@@ -203,10 +192,7 @@ def half_rows(path: Path) -> RowSource:
 
     def read(first: int, last: int) -> np.ndarray:
         names = [f"row {i:,}" for i in range(first, last)]
-        try:
-            rows = np.asarray(array[first:last])
-        except RowFileError as error:
-            raise ConvertError(str(error)) from error
+        rows = np.asarray(array[first:last])
         _check_finite(rows, names, path.name)
         large = np.abs(rows).max(axis=(1, 2)) > LARGEST
         if large.any():

@@ -119,7 +119,7 @@ SPOILT = {
     "type": (lambda g: resave(g, 3, np.zeros((3, 4))), r"not float32 .*img_003.npy \(float64"),
     "cut": (lambda g: os.truncate(g / "single" / "img_005.npy", 150), r"img_005.npy \(it is cut short"),
     "nan": (lambda g: resave(g, 6, np.full((3, 4), np.nan, "f4")), r"NaN or infinite values: .*img_006.npy"),
-    "no folder": (lambda g: (g / "single").rename(g / "elsewhere"), "single cannot be read"),
+    "no folder": (lambda g: (g / "single").rename(g / "elsewhere"), "No such file .*single"),
     "id twice": (lambda g: (g / "ids.txt").write_text("img_001\nimg_002\nimg_001\n"), "than once: img_001"),
     "id path": (lambda g: (g / "ids.txt").write_text("../x\n"), "line 1: '../x'"),
     "no ids": (lambda g: (g / "ids.txt").write_text(""), "it is empty"),
