@@ -55,7 +55,8 @@ class Queries:
     def samples(self, given: Array, exchanged: Array, kind: Indices | None = None) -> tuple[Sample, Sample]:
         """Return the scores of given and of exchanged pairs for :func:`nclib.auditing.share.calibrate`."""
         first, kind = self.count > 0, self.kinds[0] if kind is None else kind
-        return Sample(given[first], kind[first], self.count[first]), Sample(exchanged, self.kinds[1])
+        once = np.ones(len(exchanged), np.int64)
+        return Sample(given[first], kind[first], self.count[first]), Sample(exchanged, self.kinds[1], once)
 
 
 def draw_queries(pairs: Pairs, near: Neighbours, rng: np.random.Generator) -> Queries:

@@ -103,16 +103,14 @@ class Calibration:
         curves = [replace(curve, p=expit(logit(curve.p) + shift)) for curve in self.curves]
         return replace(self, curves=curves, share=share, shares=expit(logit(self.shares) + shift))
 
-    def __call__(self, score: NDArray[np.floating[Any]], kind: NDArray[Any] | None = None) -> Array:
+    def __call__(self, score: NDArray[np.floating[Any]], kind: NDArray[Any]) -> Array:
         """Return P(wrong), its lower and its upper end for every score, (3, n)."""
         if self.reason:
             return np.repeat([[np.nan], [0.0], [1.0]], len(score), axis=1)
         out = np.empty((3, len(score)))
         for number, curve in enumerate(self.curves):
-            rows = slice(None) if kind is None else kind == number
+            rows = kind == number
             out[:, rows] = [np.interp(score[rows], curve.knots, end) for end in curve.ends]
-            if kind is None:
-                break
         return out
 
 
@@ -120,12 +118,12 @@ class Sample(NamedTuple):
     """Scores of given or exchanged pairs, their kinds, and the number of equal pairs that each represents."""
 
     score: NDArray[Any]
-    kind: NDArray[Any] | None = None
-    number: NDArray[Any] | None = None
+    kind: NDArray[Any]
+    number: NDArray[Any]
 
     def of(self, rows: NDArray[np.bool_]) -> Sample:
-        """Return some rows, whose kind is the same."""
-        return Sample(self.score[rows], None, None if self.number is None else self.number[rows])
+        """Return some rows."""
+        return Sample(*(values[rows] for values in self))
 
 
 def calibrate(given: Sample, exchanged: Sample, seed: int = 0) -> Calibration:
@@ -153,16 +151,13 @@ def calibrate(given: Sample, exchanged: Sample, seed: int = 0) -> Calibration:
     seed : int
         Of the bootstrap.
     """
-    n = len(given.score) if given.number is None else int(given.number.sum())
-    if n < FEWEST:
+    if (n := int(given.number.sum())) < FEWEST:
         return _unknown(f"too few pairs for a probability ({n}; at least {FEWEST})")
-    parts = [(given, exchanged)]
-    if given.kind is not None and exchanged.kind is not None:
-        both = given.kind, exchanged.kind
-        kinds = 1 + int(max(kind.max(initial=0) for kind in both))
-        few = np.stack([np.bincount(k, minlength=kinds) for k in both]).min(0) < FEWEST_OF_KIND
-        one, other = (np.where(few[k], 0, k) for k in both)
-        parts = [(given.of(one == k), exchanged.of(other == k)) for k in range(kinds)]
+    both = given.kind, exchanged.kind
+    kinds = 1 + int(max(kind.max(initial=0) for kind in both))
+    few = np.stack([np.bincount(k, minlength=kinds) for k in both]).min(0) < FEWEST_OF_KIND
+    one, other = (np.where(few[k], 0, k) for k in both)
+    parts = [(given.of(one == k), exchanged.of(other == k)) for k in range(kinds)]
     shares, total, prior = np.zeros(1 + REPLICATES), 0.0, (SLOPE, SLOPE_SPREAD)
     found: dict[int, Curve] = {}
     # The largest kind first: right pairs of the others stand out from wrong ones about as its own do.
@@ -193,7 +188,7 @@ def _calibrated(
     if len(edges) < 4:
         return None
     seen, g = (np.histogram(x, edges)[0] for x in (score, other))
-    count = seen if given.number is None else np.histogram(score, edges, weights=given.number)[0]
+    count = np.histogram(score, edges, weights=given.number)[0]
     f, g = _resampled(seen, rng), _resampled(g, rng)
     unseen = np.append(0.5, rng.exponential(size=REPLICATES))
     f = f * (count / np.maximum(seen, 1)) + unseen[:, None] * g / np.maximum(g.sum(1, keepdims=True), 1)

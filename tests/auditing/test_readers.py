@@ -126,13 +126,8 @@ def test_captions_of_coco(tmp_path):
 
 def test_metadata_of_an_image_folder(tmp_path):
     picture(tmp_path / "0.png")
-    lines = [
-        '{"file_name": "0.png", "text": "one", "lang": "de", "box": {"a": [1]}}',
-        "",
-        "{",
-        '{"text": "x"}',
-    ]
-    (tmp_path / "metadata.jsonl").write_text("\n".join(lines))
+    first = '{"file_name": "0.png", "text": "one", "lang": "de", "box": {"a": [1]}}'
+    (tmp_path / "metadata.jsonl").write_text(first + '\n\n{\n{"text": "x"}')
     found = list_pairs(tmp_path)
     assert (found.ids[0], found.texts) == ("0.png", ["one", "", "x"])
     assert found.problems == {1: "line 3 is not a JSON object", 2: "no picture is named"}
@@ -251,15 +246,11 @@ def test_a_flipped_bit_of_an_npz_is_noticed(tmp_path, save):
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
 def test_an_npz_that_claims_more_than_memory_is_refused(tmp_path, save, monkeypatch):
     save(tmp_path / "e.npz", images=np.zeros((64, 4), np.float32), captions=np.zeros((64, 4), np.float32))
-    with zipfile.ZipFile(tmp_path / "e.npz") as whole:
-        kind = whole.infolist()[0].compress_type
-        entries = {
-            name: whole.read(name).replace(b"(64, 4)", b"(99999999999, 99999999)")
-            for name in whole.namelist()
-        }
-    with zipfile.ZipFile(tmp_path / "claims.npz", "w", kind) as whole:
-        for name, content in entries.items():
-            whole.writestr(name, content)
+    whole, claims = zipfile.ZipFile(tmp_path / "e.npz"), zipfile.ZipFile(tmp_path / "claims.npz", "w")
+    with whole, claims:
+        for info in whole.infolist():
+            content = whole.read(info).replace(b"(64, 4)", b"(99999999999, 99999999)")
+            claims.writestr(info.filename, content, info.compress_type)
     with pytest.raises(ValueError, match=r"claims\.npz (does not fit into memory|is not a readable)"):
         list_pairs(tmp_path / "claims.npz")
     monkeypatch.setattr("nclib.data.readers.arrays._memory", lambda: 2000)
@@ -335,13 +326,9 @@ def parquet(path, **columns):
 def test_metadata_of_datacomp_with_embeddings(tmp_path):
     x = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float16)
     for part in range(2):
-        rows = slice(2 * part, 2 * part + 2)
-        parquet(
-            tmp_path / f"{part}.parquet", uid=[f"{part}a", f"{part}b"], url=["u", "v"], text=["one", "two"]
-        )
-        np.savez(
-            tmp_path / f"{part}.npz", l14_img=x[rows], l14_txt=-x[rows], b32_img=x[rows], b32_txt=x[rows]
-        )
+        uid, mine = [f"{part}a", f"{part}b"], x[2 * part : 2 * part + 2]
+        parquet(tmp_path / f"{part}.parquet", uid=uid, url=["u", "v"], text=["one", "two"])
+        np.savez(tmp_path / f"{part}.npz", l14_img=mine, l14_txt=-mine, b32_img=mine, b32_txt=mine)
     pairs = read_pairs(tmp_path)
     assert pairs.ids == ["0a", "0b", "1a", "1b"]
     assert np.array_equal(pairs.captions, -x)
@@ -367,9 +354,8 @@ def test_parquet_is_read_in_blocks(tmp_path, monkeypatch):
         assert np.allclose(found.images[3:], x[3:], atol=2e-3)
         assert np.allclose(found.captions, x)
     lists[8] = [1.0]
-    path = parquet(
-        tmp_path / "t.parquet", image=["a"] * 10, caption=["b"] * 10, img_emb=lists, text_emb=lists
-    )
+    words = {"image": ["a"] * 10, "caption": ["b"] * 10}
+    path = parquet(tmp_path / "t.parquet", **words, img_emb=lists, text_emb=lists)
     with pytest.raises(ValueError, match=r"column img_emb, row 9: 1 numbers, the first row has 4"):
         list_pairs(path)
 
@@ -403,12 +389,8 @@ def test_hostile_tars_write_and_follow_nothing(tmp_path):
         ],
     )
     with tarfile.open(path, "a") as file:
-        for name, kind in (
-            ("link.png", tarfile.SYMTYPE),
-            ("hard.png", tarfile.LNKTYPE),
-            ("dev.png", tarfile.CHRTYPE),
-        ):
-            info = tarfile.TarInfo(name)
+        for kind in (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE):
+            info = tarfile.TarInfo(f"link{kind.decode()}.png")
             info.type, info.linkname = kind, "/etc/passwd"
             file.addfile(info)
     before = sorted(p.relative_to(tmp_path) for p in tmp_path.rglob("*"))

@@ -10,11 +10,20 @@ import pytest
 from nclib.auditing.share import Sample, Share, calibrate
 
 
+def sample(score, kind=0, number=1):
+    return Sample(score, np.zeros(len(score), int) + kind, np.zeros(len(score), int) + number)
+
+
+def judged(found, given):
+    """P(wrong) of scores of kind 0."""
+    return found(given, np.zeros(len(given), int))[0]
+
+
 def scores(n, share, seed, gap=3.0):
     rng = np.random.default_rng(seed)
     wrong = np.arange(n) < round(share * n)
     given, exchanged = np.where(wrong, rng.normal(size=n), rng.normal(gap, 1, n)), rng.normal(size=2 * n)
-    return Sample(given), Sample(exchanged), wrong
+    return sample(given), sample(exchanged), wrong
 
 
 def test_no_wrong_pair_seen_does_not_mean_none():
@@ -33,28 +42,28 @@ def test_kinds_have_a_share_of_their_own():
         np.append(one.score, rng.normal(3, 1, len(of) - len(one.score)))
         for one, of in zip((given, exchanged), kind, strict=True)
     )
-    found = calibrate(Sample(given, kind[0]), Sample(exchanged, kind[1]))
+    found = calibrate(sample(given, kind[0]), sample(exchanged, kind[1]))
     assert found.share.low < 260 / 800 < found.share.high
     assert (found(given, kind[0])[0, 600:] > 0.8).all()
-    alone = calibrate(Sample(given), Sample(exchanged))
+    alone = calibrate(sample(given), sample(exchanged))
     assert alone.share.high < 0.2
     few = np.where(np.arange(800) < 760, 0, 1)  # 40 pairs have no calibration of their own
-    assert calibrate(Sample(given, few), Sample(exchanged, kind[1])).share == alone.share
+    assert calibrate(sample(given, few), sample(exchanged, kind[1])).share == alone.share
 
 
 def test_copies_count_in_the_share_and_not_in_its_certainty():
     given, exchanged, wrong = scores(300, 0.2, 3)
-    once, thrice = (calibrate(Sample(given.score, None, np.full(300, n)), exchanged).share for n in (1, 3))
+    once, thrice = (calibrate(sample(given.score, 0, n), exchanged).share for n in (1, 3))
     np.testing.assert_allclose(thrice, once, atol=0.01)
-    stored = calibrate(Sample(given.score, None, np.where(wrong, 9, 1)), exchanged).share
+    stored = calibrate(sample(given.score, 0, np.where(wrong, 9, 1)), exchanged).share
     assert stored.value == pytest.approx(540 / 780, abs=0.05)
 
 
 @pytest.mark.parametrize(("given", "reason"), [(np.ones(5), "too few pairs"), (np.ones(50), "constant")])
 def test_scores_that_say_nothing_give_a_reason(given, reason):
-    found = calibrate(Sample(given), Sample(np.ones(50)))
+    found = calibrate(sample(given), sample(np.ones(50)))
     assert reason in found.reason
-    assert np.isnan(found(given)[0]).all()
+    assert np.isnan(judged(found, given)).all()
     assert found.share[1:] == (0.0, 1.0)
 
 
@@ -80,7 +89,7 @@ def test_another_share_changes_the_odds_of_all_pairs_alike():
     found = calibrate(given, exchanged)
     odds = found.share.value / (1 - found.share.value)
     moved = found.with_share(Share(2 * odds / (1 + 2 * odds), 0.1, 0.5))
-    before, after = (one(given.score)[0] for one in (found, moved))
+    before, after = (judged(one, given.score) for one in (found, moved))
     np.testing.assert_allclose(after / (1 - after), 2 * before / (1 - before), rtol=0.05)
     assert moved.shares[0] == pytest.approx(moved.share.value)
     assert moved.share[1:] == (0.1, 0.5)
@@ -88,4 +97,4 @@ def test_another_share_changes_the_odds_of_all_pairs_alike():
         before, after = (Share(value, 0.0, 1.0) for value in ends)
         moved = replace(found, share=before).with_share(after)
         assert np.isfinite(moved.shares).all()
-        assert np.isfinite(moved(given.score)).all()
+        assert np.isfinite(judged(moved, given.score)).all()

@@ -27,37 +27,27 @@ class Builder:
         return {"note": 7}
 
 
-def cut(folder):
-    (folder / "file.txt").write_text("conten")
-
-
-def flip(folder):
-    (folder / "file.txt").write_text("c0ntent")
-
-
-def remove(folder):
-    (folder / "file.txt").unlink()
-
-
-def no_manifest(folder):
-    (folder / MANIFEST).unlink()
-
-
-def bad_manifest(folder):
-    (folder / MANIFEST).write_text("[1]")
-
-
 def no_files(folder):
     facts = json.loads((folder / MANIFEST).read_text())
     (folder / MANIFEST).write_text(json.dumps({**facts, "files": {}}))
-    cut(folder)
+    (folder / "file.txt").write_text("changed")
 
 
-@pytest.mark.parametrize("damage", [cut, flip, remove, no_manifest, bad_manifest, no_files])
+DAMAGES = {
+    "cut": lambda folder: (folder / "file.txt").write_text("conten"),
+    "flip": lambda folder: (folder / "file.txt").write_text("c0ntent"),
+    "remove": lambda folder: (folder / "file.txt").unlink(),
+    "no manifest": lambda folder: (folder / MANIFEST).unlink(),
+    "bad manifest": lambda folder: (folder / MANIFEST).write_text("[1]"),
+    "no files": no_files,
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
 def test_damaged_folders_are_built_again(home, damage):
     build = Builder()
     folder, _ = cached("kind", "k", build)
-    damage(folder)
+    DAMAGES[damage](folder)
     assert read_manifest(folder) is None
     folder, _ = cached("kind", "k", build)
     assert build.calls == 2

@@ -18,15 +18,11 @@ PAIRS = {
     "pixels": ("emoji", {"features": "pixels", "seed": 1}, "1c0606d6a830d398", "15ea0f9f53cf586f"),
     "planted": ("planted", {}, "5b1cb3484f2fca6e", "a0ecb2f0cd5f800a"),
 }
+SUBGROUP = {"labels": "subgroup", "topic": 1.0, "seed": 1}
 #: Checksum in records, which leaves out the features; sums of their absolute values.
 CATEGORIES = {
     "class": ("emoji_category", {}, "386e7fdfb7937678", (11427.117, 1642.0887)),
-    "subgroup": (
-        "emoji_category",
-        {"labels": "subgroup", "topic": 1.0, "seed": 1},
-        "956fbb076ba18b54",
-        (11256.0147, 1198.441),
-    ),
+    "subgroup": ("emoji_category", SUBGROUP, "956fbb076ba18b54", (11256.0147, 1198.441)),
     "planted": ("planted_category", {}, "02c750bd9b73c7d8", (4985.1185, 2547.1923)),
 }
 
