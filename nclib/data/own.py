@@ -156,12 +156,12 @@ def _make(folder: Path, listing: Listing, each: int | None, seed: int) -> None:
             raise ValueError("there are neither pictures nor embeddings of them to train on")
         network = pictures.load_network("cpu")
 
-        def open_name(name: str) -> Any:
+        def opener(name: str) -> Any:
             return listing.open(row_of[name])
 
-        reasons = pictures.unreadable(open_name, table.captions)
+        reasons = pictures.unreadable(opener, table.captions)
         plan = prepare.plan_own(table, reasons, each=each, seed=seed)
-        made = prepare.on_axes(folder, plan, open_name, listing.stamp(), network)
+        made = prepare.on_axes(folder, plan, opener, listing.stamp(), network)
     said = [listing.problems.get(row) or reasons.get(names[of]) for row, of in enumerate(listing.image_of)]
     note, counts = "", Counter(filter(None, said))
     if counts:

@@ -136,11 +136,6 @@ class Files:
         return name if path is None else path
 
 
-def open_in(folder: Path) -> Opener:
-    """Return the function that opens the pictures of a folder by name."""
-    return lambda name: open_picture(folder / name)
-
-
 def unreadable(opener: Opener, names: Iterable[str]) -> dict[str, str]:
     """Return the pictures that cannot be opened, each with the reason."""
     bad = {}

@@ -143,10 +143,10 @@ def prepare(
     ValueError
         For an unknown name; as :func:`nclib.data.readers.list_pairs`.
     """
-    # 1. decide pictures and captions of each split, and list everything missing; 2. cells of each picture
-    # (slow, resumable); 3. principal axes of the training cells; 4. features = cells on these axes.
     from nclib.data.readers import list_pairs
 
+    # 1. decide pictures and captions of each split, and list everything missing; 2. cells of each picture
+    # (slow, resumable); 3. principal axes of the training cells; 4. features = cells on these axes.
     check_choice("name", name, ("f8k", "own"))
     if name == "f8k" and captions_per_image not in (None, F8K_EACH):
         raise ConvertError(f"--captions-per-image {captions_per_image}: Flickr8K has {F8K_EACH} a picture")
@@ -162,13 +162,17 @@ def prepare(
         print(
             f"left out: {len(listing.problems):,} pairs, {some(listing.problems.values())}", file=sys.stderr
         )
-    table = table_of(listing, [os.path.relpath(name, images) for name in listing.pictures or ()])
+    names = [os.path.relpath(name, images) for name in listing.pictures or ()]
+    table, row_of = table_of(listing, names), {name: row for row, name in enumerate(names)}
+
+    def opener(name: str) -> Any:
+        return listing.open(row_of[name])
+
     lists = Path(splits).expanduser() if splits else None
     if name == "f8k":
         plan = _plan_f8k(table, images, lists or Path(captions).expanduser().parent)
     else:
-        bad = pictures.unreadable(pictures.open_in(images), table.captions)
-        plan = plan_own(table, bad, lists, captions_per_image, seed)
+        plan = plan_own(table, pictures.unreadable(opener, table.captions), lists, captions_per_image, seed)
     manifest = {
         "name": name,
         "recipe": RECIPE,
@@ -179,7 +183,7 @@ def prepare(
         return out
     network = pictures.load_network(device)
     vocabulary = LAYOUTS["f8k"].vocabulary_file if name == "f8k" else OWN_WORDS
-    features = on_axes(out, plan, pictures.open_in(images), str(images), network, device)
+    features = on_axes(out, plan, opener, listing.stamp(), network, device)
     write_splits(out, plan, features, manifest, vocabulary)
     return out
 
