@@ -152,7 +152,7 @@ def _contents(audit: Findings, folder: Path) -> dict[str, Any]:
             (reason, f"{n:,}") for reason, n in Counter(pairs.problems.values()).most_common()
         ],
         "there": {path.name for path in folder.glob("*")},
-        "settings": settings({**audit.settings, "seed": audit.seed}),
+        "settings": settings(audit.settings),
     }
     contents["reasons"] = Counter(
         one["kind"] for one in contents["suspects"] + contents["asked"]

@@ -61,7 +61,6 @@ class Findings:
         Name of the score in use.
     settings : dict
         Settings of the call, and what was measured on planted exchanges.
-    seed : int
     table : DataFrame
         One row per pair. ``rank`` 1 is the most suspicious; ``partner_id`` names the pair whose picture
         the caption fits better, ``partner_p`` the probability that this picture is the caption's own if the
@@ -97,7 +96,6 @@ class Findings:
     neighbours: Neighbours
     score: str
     settings: dict[str, Any]
-    seed: int
     table: pd.DataFrame
     share: Share
     curves: dict[str, Any]
@@ -235,7 +233,7 @@ class Findings:
         p = open_rows["p_wrong"].fillna(0.5).to_numpy()
         total = np.cumsum(np.sqrt(p * (1 - p)) + 0.05)
         if len(total) > n:
-            start = np.random.default_rng([self.seed, len(self.labels)]).random()
+            start = np.random.default_rng([self.settings["seed"], len(self.labels)]).random()
             # Every pair at most once: where chances exceed one, the next ones are taken.
             at = np.searchsorted(total, (start + np.arange(n)) * total[-1] / n)
             places = np.arange(n)
@@ -395,7 +393,7 @@ class Findings:
             "nclib": VERSION,
             "versions": versions,
             "settings": self.settings,
-            "seed": self.seed,
+            "seed": self.settings["seed"],
             "score": self.score,
             "pairs": len(pairs),
             "pictures": pairs.n_images,

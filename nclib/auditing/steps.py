@@ -217,7 +217,6 @@ def audit(
             "plan_gap": partners.plan.plan.gap,
             "plan_iterations": partners.plan.plan.iterations,
         },
-        seed=seed,
         table=table,
         share=calibration.share,
         curves={

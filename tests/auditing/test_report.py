@@ -100,7 +100,7 @@ def hostile(tmp_path_factory):
         problems=[11],
         assumption="Mismatches are like random exchanges.",
         patterns=[{"kind": kind, "ids": ids, "by": by, "unit": "row"} for kind, ids, by in kinds],
-        settings={"score": "auto", "path": HOSTILE[1], "auroc_on_exchanged": {"rank": 0.91234567}},
+        settings={"score": "auto", "seed": 0, "path": HOSTILE[1], "auroc_on_exchanged": {"rank": 0.91234567}},
         by=pd.DataFrame({"value": [HOSTILE[1]], "pairs": [7], "share": [0.5], "low": [0.25], "high": [0.75]}),
         repeats=pd.DataFrame({"kind": ["caption"], "name": [HOSTILE[0]], "times": [342], "wrong": [0.97]}),
         findings=[HOSTILE[0]],
