@@ -5,27 +5,28 @@ import json
 import numpy as np
 import pytest
 
-from nclib.common.files import digest
 from nclib.data import flickr8k, load
-from nclib.data.feature_files import build_words
-from nclib.data.flickr8k import summarise
+from nclib.data.prepare import Plan, write_splits
+from nclib.data.row_writer import RowSource
+
+
+def write(folder, scale=1.0, **manifest):
+    """Write a small folder as ``nclib data prepare f8k`` leaves it."""
+    rng, sizes = np.random.default_rng(0), {"train": 30, "dev": 10, "test": 10}
+    rows = {split: rng.normal(size=(n, 16, 256)).astype(np.float32) for split, n in sizes.items()}
+    texts = {split: [f"a dog number {i % 7} runs" for i in range(5 * n)] for split, n in sizes.items()}
+    plan = Plan({split: [f"p{i}.jpg" for i in range(n)] for split, n in sizes.items()}, texts, 5, {})
+    sources = {
+        split: RowSource(found.shape, np.float32, lambda a, b, x=found: x[a:b] * np.float32(scale), [scale])
+        for split, found in rows.items()
+    }
+    about = {"recipe": "r", "content": "c", **plan.facts(), **manifest}
+    write_splits(folder, plan, sources, about, "f8k_precomp_vocab.json")
 
 
 @pytest.fixture
 def prepared(tmp_path):
-    """A small folder as ``nclib data prepare f8k`` leaves it."""
-    rng = np.random.default_rng(0)
-    summary, texts = {}, {}
-    for split, n in (("train", 30), ("dev", 10), ("test", 10)):
-        features = rng.normal(size=(n, 16, 256)).astype(np.float32)
-        np.save(tmp_path / f"{split}_ims.npy", features)
-        texts[split] = [f"a dog number {i % 7} runs" for i in range(5 * n)]
-        (tmp_path / f"{split}_caps.txt").write_text("".join(f"{t}\n" for t in texts[split]))
-        summary[split] = summarise(features)
-    build_words(texts["train"] + texts["dev"]).to_json(tmp_path / "f8k_precomp_vocab.json")
-    files = {path.name: digest(path) for path in tmp_path.iterdir()}
-    manifest = {"recipe": "r", "content": "c", "finished": True, "summary": summary, "files": files}
-    (tmp_path / "prepared.json").write_text(json.dumps(manifest))
+    write(tmp_path)
     return tmp_path
 
 
@@ -34,25 +35,15 @@ def change(folder, **values):
     path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
 
 
-def rounded_elsewhere(folder):
-    summary = {}
-    for split in ("train", "dev", "test"):
-        features = np.load(folder / f"{split}_ims.npy") * np.float32(1 + 2e-6)
-        np.save(folder / f"{split}_ims.npy", features)
-        summary[split] = summarise(features)
-    files = {p.name: digest(p) for p in folder.iterdir() if p.name != "prepared.json"}
-    change(folder, summary=summary, files=files)
-
-
 def test_shape_and_checksum(prepared, monkeypatch):
     dataset = load("f8k", root=prepared)
     assert (dataset.train.n_images, dataset.n_regions, dataset.feature_dim) == (30, 16, 256)
     monkeypatch.setattr(flickr8k, "RECORDED", json.loads((prepared / "prepared.json").read_text())["summary"])
     recorded = load("f8k", root=prepared).checksum
     assert recorded != dataset.checksum  # features of another size than the recorded ones
-    rounded_elsewhere(prepared)
+    write(prepared, 1 + 2e-6)  # rounded elsewhere
     assert load("f8k", root=prepared).checksum == recorded
-    change(prepared, content="other captions")
+    write(prepared, content="other captions")
     assert load("f8k", root=prepared).checksum != recorded
 
 
@@ -75,8 +66,6 @@ def test_changed_or_unfinished_files_are_refused(prepared):
 
 
 def test_judgements_of_people(prepared):
-    names = [f"p{i}.jpg" for i in range(10)]
-    (prepared / "test_ids.txt").write_text("".join(f"{name}\n" for name in names))
     (prepared / "ExpertAnnotations.txt").write_text("p1.jpg\tp0.jpg#3\t1\t1\t3\np2.jpg\tp2.jpg#0\t4\t4\t3\n")
     (prepared / "CrowdFlowerAnnotations.txt").write_text("p9.jpg\tp8.jpg#4\t0.5\t2\t2\n")
     dataset = load("f8k", root=prepared)
