@@ -36,11 +36,7 @@ EVERY = 2  # pictures of the training split whose cells determine the axes: ever
 F8K_EACH = 5
 OWN_WORDS = "region_files_vocab.json"
 FEW_BATCHES, BATCH_SIZE = 8, 32  # with fewer batches of this size, the suggested command has smaller ones
-F8K_LISTS = {
-    "train": "Flickr_8k.trainImages.txt",
-    "dev": "Flickr_8k.devImages.txt",
-    "test": "Flickr_8k.testImages.txt",
-}
+F8K_LISTS = {split: f"Flickr_8k.{split}Images.txt" for split in SPLITS}
 SPLIT_WORDS = {
     "train": "train",
     "test": "test",
@@ -158,10 +154,7 @@ def prepare(
     listing = list_pairs(captions, folder=images)
     if listing.file is None or listing.texts is None:
         raise ConvertError(f"--captions {captions} must name pictures and hold their captions")
-    if listing.problems:
-        print(
-            f"left out: {len(listing.problems):,} pairs, {some(listing.problems.values())}", file=sys.stderr
-        )
+    _left_out([*listing.problems.values()], "pairs")
     names = [os.path.relpath(name, images) for name in listing.pictures or ()]
     table, row_of = table_of(listing, names), {name: row for row, name in enumerate(names)}
 
@@ -356,15 +349,13 @@ def plan_own(
         raise ConvertError(f"none of the pictures can be read, such as {names[0]}: {unreadable[names[0]]}")
     absent = [name for name, reason in unreadable.items() if reason == MISSING]
     broken = [name for name, reason in unreadable.items() if reason != MISSING]
-    for what, names in (("missing", absent), ("broken", broken)):
-        if names:
-            print(f"left out: {len(names)} {what} pictures, {some(names)}", file=sys.stderr)
+    _left_out(absent, "missing pictures")
+    _left_out(broken, "broken pictures")
     if each is not None:
         check_count("captions_per_image", each, low=1)
         few = [name for name in readable if len(table.captions[name]) < each]
         readable = [name for name in readable if len(table.captions[name]) >= each]
-        if few:
-            print(f"left out: {len(few)} with fewer than {each} captions, {some(few)}", file=sys.stderr)
+        _left_out(few, f"with fewer than {each} captions")
     if lists:
         split_of = read_lists({split: lists / f"{split}.txt" for split in SPLITS})
         origin = "lists"
@@ -381,6 +372,11 @@ def plan_own(
         print(f"left out: {n} captions beyond {each} of a picture", file=sys.stderr)
     notes = {"splits": origin, "missing": absent, "broken": broken, "captions_left_out": n}
     return _plan(table, chosen, each, notes)
+
+
+def _left_out(names: Sequence[str], what: str) -> None:
+    if names:
+        print(f"left out: {len(names):,} {what}, {some(names)}", file=sys.stderr)
 
 
 def _plan(table: CaptionTable, split_of: Mapping[str, str], each: int, notes: dict[str, Any]) -> Plan:
