@@ -94,7 +94,8 @@ def list_pairs(
     ImportError
         When an optional package is missing; the message names it.
     """
-    if folder is not None and not Path(folder).expanduser().is_dir():
+    home = None if folder is None else Path(folder).expanduser()
+    if home is not None and not home.is_dir():
         raise FileNotFoundError(f"{folder} is not a folder; give the one that holds the pictures")
     if encoding is not None:
         try:
@@ -110,16 +111,7 @@ def list_pairs(
         raise FileNotFoundError(f"there is no file or folder {source}; give {TAKEN}")
     if read is None:
         raise ValueError(f"{source} holds no pairs that can be read; give {TAKEN}")
-    hints = Hints(
-        None if folder is None else Path(folder).expanduser(),
-        text_emb,
-        split,
-        every_split,
-        follow,
-        image_column,
-        caption_column,
-        encoding,
-    )
+    hints = Hints(home, text_emb, split, every_split, follow, image_column, caption_column, encoding)
     found = _with_embeddings(read(source, hints), image_emb, text_emb)
     if not found.ids:
         raise ValueError(f"{where} holds no pairs")
