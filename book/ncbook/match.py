@@ -5,9 +5,11 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import yaml
 
 from ncbook.layouts import Layout, layout_of
 from ncbook.papers import Value, rows_of
@@ -38,81 +40,15 @@ DATASETS = {
     "XMediaNet": "xmedianet",
 }
 STAND_INS = {"GSS-SL": "gss_regression", "FGCrossNet": "fgcrossnet_losses"}
-WHY_NOT = {  # printed methods that are not rerun, and why
-    "GSS-SL": (
-        "neither its code nor its exact objective and settings are public; a label regression with the parts "
-        "that are known stands in, under its own name"
-    ),
-    "FGCrossNet": (
-        "an image network trained end to end on pictures, frames, spectrograms and drawn texts; how it was "
-        "reduced to fixed features is not documented; its losses on fixed features stand in, under their own "
-        "name"
-    ),
-    "SMLN": (
-        "no public code; the function of the eigenvalues that its loss is made of, the neighbour counts and "
-        "the training settings cannot be recovered from the sources at hand"
-    ),
-    "VSRN++": "the repository that its paper names was not found, and its text is not at hand",
-    "CAAN": "no official code was found; its text is not at hand, so its equations were not checked",
-    "MMCA": "no code was found; its text is not at hand, so its equations were not checked",
-    "SBE": "the one published command is for regions and a BiGRU; settings for pictures are not published",
-}
-XMEDIANET_PICTURES = (
-    "it trains CLIP on XMediaNet's pictures and texts, whose split was never published; frozen features are "
-    "another thing, and do not stand in for it"
-)
 BANK, BANK_RATE = 4096, 0.4  # REPAIR's usual bank; rate of its other ablations, for memory is printed without
 UNITS = {"GB": 1e3, "MB": 1.0}  # in MB
 TESTED = {"test-1k": ("", 1000), "full-5k": ("", 5000), "5fold-1k": ("folds.", 5000)}
 """Printed test protocol -> group of metrics in a record, number of test images."""
-BERT, CLIP = "weights/bert-base-uncased", "weights/clip-vit-base-patch32"  # below the folder of the data
-WITH_BERT = {"pieces": BERT, "text": "bert", "text_folder": BERT, "finetune": True}
-GRID = {"image": "resnet", "finetune": True, "crop": True}
-WITH_RESNET = {"pixels": "square224", "image_folder": "weights/resnet-152", **GRID}
-WITH_RESNEXT = {"pixels": "square512", "image_folder": "weights/resnext101_32x8d_wsl", **GRID, **WITH_BERT}
-READ_BY_CLIP = {"pixels": "crop224", "pieces": CLIP}
-HELD = {"held_epochs": 1}  # the first epoch trains what is not pretrained
-SMALLER = {"batch_size": 128}  # OMIT's on grids
-OMIT_SCHEDULE = {"warmup_epochs": 1, "epochs": 14, "lr": 5e-4, "decay_every": 9, "weight_decay": 5e-4}
-DECAY = {"weight_decay": 1e-4}  # of VSE-infinity beside BERT or a network
-STAGES = {"held_epochs": 30, "image_rate": 1.0}  # then all, slowly
-HELD_WORDS = {"held_words": 30}  # PVSE's word vectors to the end, PCME's as long as its network
-ENCODED: dict[str, dict[str, dict[str, Any]]] = {  # printed encoders -> printed name -> what its run has
-    "region+BERT": {
-        "OMIT": WITH_BERT,
-        "VSE∞": WITH_BERT | DECAY,
-        "HREM": WITH_BERT,
-        "TERAN": WITH_BERT | {"boxes": True, "text_rate": 1.0},
-        "CHAN": {
-            **{**WITH_BERT, **DECAY, "pooling": "mean", "attend": False},
-            **{"batch_size": 128, "margin": 0.05, "grad_clip": 2.0},
-        },
-    },
-    "grid+BERT": {"OMIT": WITH_RESNEXT | HELD | SMALLER, "VSE∞": WITH_RESNEXT | HELD | DECAY},
-    "grid+BiGRU": {
-        "OMIT": WITH_RESNET | HELD | SMALLER,
-        "VSE++": {
-            **{**WITH_RESNET, **STAGES, "word_pool": "last"},
-            **{"warmup_epochs": 0, "epochs": 45, "decay_every": 30},
-        },
-        "PVSE": WITH_RESNET | HELD_WORDS | {"image_rate": 1.0},
-        "PCME": WITH_RESNET | HELD_WORDS | STAGES,
-    },
-    "CLIP (kind of fragments not stated)": {
-        "zero-shot CLIP": {**READ_BY_CLIP, "clip_folder": CLIP, "warmup_epochs": 0, "epochs": 0},
-        "fine-tuned CLIP": {
-            **{**READ_BY_CLIP, "clip_folder": CLIP, "finetune": "all", "margin": 0.05},
-            **OMIT_SCHEDULE,
-            **HELD,
-        },
-        "OMIT": {
-            **{**READ_BY_CLIP, "text": "clip", "text_folder": CLIP, "image": "clip", "image_folder": CLIP},
-            **{"image_encoder": "linear", "image_global": "first", "embed_dim": 512, "finetune": True},
-            **{**HELD, **SMALLER},
-        },
-    },
-}
-"""Runs on other encoders than regions and BiGRU; their weights and pictures lie below that of the data."""
+_READ: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("encoders.yml").read_text("utf8"))
+WHY_NOT: dict[str, str] = _READ["why_not"]
+"""Printed methods that are not rerun, and why."""
+ENCODED: dict[str, dict[str, dict[str, Any]]] = _READ["encoders"]
+"""Printed encoders -> printed name -> what its run on them has."""
 
 
 @dataclass(frozen=True)
@@ -191,7 +127,7 @@ def printed_run(layout: Layout, row: Mapping[str, str]) -> RunSpec | str:
     elif encoded is not None and run is not None and run.model:
         return f"{row['method']} has no run here on {row['features'].replace('+', ' and ')}"
     if layout.of_labels and layout.runs == "none":
-        return f"{row['method']}: {XMEDIANET_PICTURES}"
+        return f"{row['method']}: {_READ['xmedianet_pictures']}"
     if run is None or (run.method == "plain" and not run.model):
         return f"{row['method']} is not in this package"
     if row["dataset"] not in DATASETS:
