@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import html
 import math
 from collections.abc import Sequence
 
 from ncbook.compare import Difference
 from ncbook.evidence import Region, inside
+from ncbook.page import TEMPLATES
 
 WIDTH, ROW, EDGE, RADIUS = 132.0, 8.0, 4.0, 2.4  # pixels: of a drawing, of an interval, margin, of a mean
 SHOWN = 8  # intervals in a drawing
@@ -49,25 +49,12 @@ def interval_plot(found: Sequence[tuple[Difference, Region]]) -> str:
     def x(value: float) -> float:
         return EDGE + (WIDTH - 2 * EDGE) * (min(max(value, low), high) - low) / (high - low)
 
-    height, parts = 2 * EDGE + ROW * len(drawn), []
-    for i, (_, region) in enumerate(drawn):
-        left, right = map(x, region)
-        parts.append(
-            f'<rect class="nc-region" x="{left:.1f}" y="{EDGE + ROW * i:.1f}" width="{right - left:.1f}" '
-            f'height="{ROW:.1f}"/>'
-        )
-    parts.append(f'<path class="nc-zero" d="M{x(0):.1f} 0V{height:.1f}"/>')
-    for i, (d, _) in enumerate(drawn):
-        y = EDGE + ROW * (i + 0.5)
-        start, end = map(x, d.interval)
-        parts.append(
-            f'<g class="nc-{kinds[i]}"><title>{html.escape(str(d))}</title>'
-            f'<path d="M{start:.1f} {y:.1f}H{end:.1f}"/>'
-            f'<circle cx="{x(d.mean):.1f}" cy="{y:.1f}" r="{RADIUS}"/></g>'
-        )
+    lines = [
+        {"y": EDGE + ROW * i, "kind": kinds[i], "text": str(d), "mean": x(d.mean)}
+        | {"region": list(map(x, region)), "interval": list(map(x, d.interval))}
+        for i, (d, region) in enumerate(drawn)
+    ]
     counts = [f"{kinds.count(kind)} {words}" for kind, words in WORDS.items() if kind in kinds]
     label = f"{len(found)} interval{'s' if len(found) > 1 else ''}: {', '.join(counts)}"
-    return (
-        f'<svg class="nc-intervals" width="{WIDTH:.0f}" height="{height:.0f}" role="img" '
-        f'aria-label="{label}">{"".join(parts)}</svg>'
-    )
+    size = {"width": WIDTH, "height": 2 * EDGE + ROW * len(drawn), "row": ROW, "radius": RADIUS}
+    return TEMPLATES.get_template("intervals.svg").render(lines=lines, zero=x(0), label=label, **size)

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-TEMPLATE = Environment(
+TEMPLATES = Environment(
     loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined
-).get_template("page.html")
+)
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Table:
     closed: bool = False  # whether the rows open on a click
 
     def _repr_html_(self) -> str:
-        return TEMPLATE.render(
+        return TEMPLATES.get_template("page.html").render(
             table=self,
             marks={name: number for number, name in enumerate(self.notes, 1)},
             levels=[list(self._groups(level)) for level in range(len(self.columns[0]) - 1)],

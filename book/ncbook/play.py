@@ -7,7 +7,6 @@ controls on. Without the script the picture shows the value that was given for i
 from __future__ import annotations
 
 import base64
-import html
 import io
 import json
 import math
@@ -20,12 +19,14 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from ncbook.page import TEMPLATES
 from nclib import ot
 from nclib.data import Split
 from nclib.noise import Mismatch
 
 SIZE = 72  # pixels of a picture
 PROTOCOLS = ("images", "captions")
+HTML: Any = TEMPLATES.get_template("play.html", globals={"size": SIZE}).module
 
 
 @dataclass(frozen=True)
@@ -40,32 +41,10 @@ class Play:
 
     def _repr_html_(self) -> str:
         data = json.dumps(self.values, separators=(",", ":")).replace("<", "\\u003c")
-        return (
-            f'<div class="nc-play nc-play-{self.kind}" data-play="{self.kind}">'
-            f'<div class="nc-tools" hidden>{self.controls}</div>{self.picture}'
-            f'<p class="nc-play-said" aria-live="polite">{html.escape(self.said)}</p>'
-            f'<script type="application/json">{data}</script></div>'
-        )
+        return str(HTML.frame(self, data))
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
         return {"text/html": self._repr_html_(), "text/plain": self.said}
-
-
-def slider(name: str, label: str, values: Sequence[float], at: int) -> str:
-    """Return a labelled slider over the positions of ``values``, at position ``at``."""
-    return (
-        f'<label>{html.escape(label)} <input type="range" name="{name}" min="0" max="{len(values) - 1}" '
-        f'step="1" value="{at}" aria-valuetext="{values[at]:g}"> <output>{values[at]:g}</output></label>'
-    )
-
-
-def choice(name: str, label: str, texts: Sequence[str], at: int = 0) -> str:
-    """Return a labelled list of texts of which one is chosen."""
-    options = (
-        f'<option value="{i}"{" selected" if i == at else ""}>{html.escape(text)}</option>'
-        for i, text in enumerate(texts)
-    )
-    return f'<label>{html.escape(label)} <select name="{name}">{"".join(options)}</select></label>'
 
 
 def thumbnail(split: Split, row: int) -> str:
@@ -77,12 +56,6 @@ def thumbnail(split: Split, row: int) -> str:
     file = io.BytesIO()
     small.quantize(48).save(file, "png", optimize=True)
     return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
-
-
-def image(address: str, alt: str, **attributes: str) -> str:
-    """Return an image element; what strangers wrote stands in ``alt``, escaped."""
-    more = "".join(f' {name}="{html.escape(value)}"' for name, value in attributes.items())
-    return f'<img src="{address}" alt="{html.escape(alt)}" width="{SIZE}" height="{SIZE}"{more}>'
 
 
 # -- noise -----------------------------------------------------------------------------------------------
@@ -113,21 +86,21 @@ def noise(split: Split, rows: Sequence[int], rates: Sequence[float], *, at: floa
     first = list(rates).index(at)
     said = [[_noise_said(d, rate) for d, rate in zip(line, rates, strict=True)] for line in draws]
     given = draws[0][first].image_of
-    cells = []
-    for i, row in enumerate(rows):
-        lines = [
-            f'<li class="{"nc-right" if own[c] == i else "nc-wrong"}">{html.escape(captions[c])}</li>'
-            for c in np.flatnonzero(given == i)
-        ]
-        cells.append(
-            f"<figure>{image(thumbnail(split, row), captions[each * i])}<ul>{''.join(lines)}</ul></figure>"
+    pictures = [
+        (
+            thumbnail(split, row),
+            captions[each * i],
+            [(captions[c], own[c] == i) for c in np.flatnonzero(given == i)],
         )
+        for i, row in enumerate(rows)
+    ]
     values = {
         "rates": list(rates), "captions": captions, "own": own.tolist(), "said": said,
         "given": [[d.image_of.tolist() for d in line] for line in draws],
     }  # fmt: skip
-    controls = slider("rate", "mismatch rate", rates, first) + choice("protocol", "exchanged", PROTOCOLS)
-    return Play("noise", controls, f'<div class="nc-pictures">{"".join(cells)}</div>', values, said[0][first])
+    controls = HTML.slider("rate", "mismatch rate", rates, first)
+    controls += HTML.choice("protocol", "exchanged", PROTOCOLS)
+    return Play("noise", controls, HTML.noise(pictures), values, said[0][first])
 
 
 def _near(own: np.ndarray, rate: float, protocol: str, seed: int) -> Mismatch:
@@ -182,43 +155,20 @@ def plan(
         plans.append(x)
         said.append([[_plan_said(p, true) for p in line] for line in x])
     at = list(lams).index(lam), list(rhos).index(rho)
-    shown = plans[0][at[0]][at[1]]
-    head = "".join(f'<th scope="col" title="{html.escape(c)}">{j + 1}</th>' for j, c in enumerate(captions))
-    body = []
-    for i in range(B):
-        cells = (_plan_cell(float(shown[i, j]), i == j, bool(true[i, j])) for j in range(B))
-        body.append(f'<tr><th scope="row">{image(pictures[i], captions[i])}</th>{"".join(cells)}</tr>')
-    words = (
-        "Rows: images. Columns: the numbered captions. Framed: the caption that truly belongs to the image. "
-        "Crossed: the given pair, forbidden. The stronger the colour of a cell, the more mass; in a row at "
-        "most 1."
-    )
-    listed = "".join(f"<li>{html.escape(c)}</li>" for c in captions)
-    table = f"<table><caption>{words}</caption><thead><tr><th></th>{head}</tr></thead>"
-    pair = '<p class="nc-pair" hidden>Point at a cell, or touch it, to see its pair.</p>'
-    picture = (
-        f'<div class="nc-play-plan-box">{table}<tbody>{"".join(body)}</tbody></table>'
-        f"<div><ol>{listed}</ol>{pair}</div></div>"
-    )
+    masses = [[f"{100 * mass:.0f}" for mass in row] for row in plans[0][at[0]][at[1]].tolist()]
     values = {
         "lams": list(lams), "rhos": list(rhos), "said": said,
         "plans": [[[_percent(p) for p in line] for line in x] for x in plans],
     }  # fmt: skip
-    controls = (
-        choice("network", "network", list(costs))
-        + slider("lam", "regularisation λ", lams, at[0])
-        + slider("rho", "moved mass ρ", rhos, at[1])
-    )
+    controls = HTML.choice("network", "network", list(costs))
+    controls += HTML.slider("lam", "regularisation λ", lams, at[0])
+    controls += HTML.slider("rho", "moved mass ρ", rhos, at[1])
+    picture = HTML.plan(pictures, captions, masses, partner)
     return Play("plan", controls, picture, values, said[0][at[0]][at[1]])
 
 
 def _percent(p: Tensor) -> str:
     return " ".join(f"{100 * v:.0f}" for v in p.flatten().tolist())
-
-
-def _plan_cell(value: float, given: bool, true: bool) -> str:
-    kinds = " ".join(name for name, holds in (("nc-given", given), ("nc-true", true)) if holds)
-    return f'<td class="{kinds}" style="--nc-mass:{100 * value:.0f}%"></td>'
 
 
 def _plan_said(x: Tensor, true: Tensor) -> str:
@@ -262,19 +212,10 @@ def search(split: Split, queries: Sequence[int], scores: Mapping[str, np.ndarray
     pictures = {row: thumbnail(split, row) for row in used}
     alts = {row: split.captions.text(row * split.captions_per_image) for row in used}
 
-    def cells(name: str) -> str:
-        line = (
-            f"<td>{image(pictures[r], alts[r], **({'class': 'nc-own-picture'} if r == own[0] else {}))}</td>"
-            for r in found[name][0]
-        )
-        head = f'<th scope="row">{html.escape(name)}<small>{_place(places[name][0])}</small></th>'
-        return f"<tr>{head}{''.join(line)}</tr>"
-
-    head = "".join(f'<th scope="col">{k + 1}</th>' for k in range(shown))
-    table = (
-        f'<div class="nc-scroll"><table><thead><tr><th scope="col">network</th>{head}</tr></thead>'
-        f"<tbody>{''.join(map(cells, scores))}</tbody></table></div>"
-    )
+    rows = [
+        (name, _place(places[name][0]), [(pictures[r], alts[r], r == own[0]) for r in found[name][0]])
+        for name in scores
+    ]
     said = f"Framed: the picture that the caption was written for, one of {split.n_images}."
     values = {
         "own": own, "names": list(scores), "found": list(found.values()),
@@ -282,7 +223,8 @@ def search(split: Split, queries: Sequence[int], scores: Mapping[str, np.ndarray
         "pictures": {str(row): address for row, address in pictures.items()},
         "alts": {str(row): alt for row, alt in alts.items()},
     }  # fmt: skip
-    return Play("search", choice("query", "caption", texts), table, values, said)
+    controls = HTML.choice("query", "caption", texts)
+    return Play("search", controls, HTML.search(rows, shown), values, said)
 
 
 def _place(place: int) -> str:
