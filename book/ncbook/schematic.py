@@ -31,6 +31,11 @@ HATCH = (
 )
 
 
+def numbered(n: int) -> dict[str, Any]:
+    """Return names of the rows and columns of a matrix of ``n`` pictures and captions."""
+    return {"rows": [f"picture {i + 1}" for i in range(n)], "columns": [f"c{j + 1}" for j in range(n)]}
+
+
 @dataclass
 class Sketch:
     """One drawing of ``width`` x ``height`` units; a unit is about a pixel on the page.
@@ -39,8 +44,8 @@ class Sketch:
     """
 
     alt: str  # what the drawing shows, for those who cannot see it
-    width: float = 250
-    height: float = 190
+    width: float = 290
+    height: float = 200
     parts: list[str] = field(default_factory=list)
 
     @property

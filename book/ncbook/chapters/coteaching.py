@@ -62,9 +62,7 @@ BATCHES = 6  # timed; the first one warms up
 
 def exchange() -> Sketch:
     """Draw two networks, each of which trains on the division that the other one made."""
-    sketch = Sketch(
-        "Networks A and B; the division made by A trains B, and the division by B trains A.", 290, 200
-    )
+    sketch = Sketch("Networks A and B; the division made by A trains B, and the division by B trains A.")
     for x, name, other in ((30, "A", "B"), (190, "B", "A")):
         sketch.box(x, 20, 70, 40, words=f"network {name}", colour="match", opacity=0.12)
         sketch.box(x - 15, 130, 50, 34, words="clean", colour="match", opacity=0.3)
@@ -79,9 +77,7 @@ def exchange() -> Sketch:
 
 def ncr() -> Schematic:
     """Draw the method in four panels; labels and margins are computed by the package's functions."""
-    split = Sketch(
-        "Losses of all pairs as two Gaussian humps; the posterior w falls with the loss.", 290, 200
-    )
+    split = Sketch("Losses of all pairs as two Gaussian humps; the posterior w falls with the loss.")
     x = np.linspace(0, 1, 60)
     humps = [np.exp(-(((x - centre) / width) ** 2) / 2) for centre, width in ((0.25, 0.11), (0.65, 0.15))]
     for hump, colour, dashed in zip(humps, ("match", "mismatch"), (False, True), strict=True):
@@ -95,7 +91,7 @@ def ncr() -> Schematic:
     split.text(60, 24, "posterior w", anchor="start")
     split.text(148, 182, "loss of the pair", colour="soft")
 
-    label = Sketch("Bars: posterior, prediction, and the label made of both.", 290, 200)
+    label = Sketch("Bars: posterior, prediction, and the label made of both.")
     w, prediction = torch.tensor([0.55]), torch.tensor([0.8])
     y = float(rectified_label(w, prediction))
     values = (float(w), float(prediction), y)
@@ -106,7 +102,7 @@ def ncr() -> Schematic:
     label.text(148, 185, "w + (1 − w) P", colour="soft")
 
     margin = Sketch(
-        "Similarity of a pair above its strongest rival: wide margin for a sure pair, narrow else.", 290, 200
+        "Similarity of a pair above its strongest rival: wide margin for a sure pair, narrow else."
     )
     for top, sure in ((30, 1.0), (115, 0.5)):
         wide = 600 * float(losses.soft_margins(torch.tensor([sure]))[0])
@@ -244,9 +240,7 @@ def drawn_ratios(name: str) -> tuple[float, float, float]:
 def _two_spaces(name: str) -> Sketch:
     """Draw an anchor and a pair as vectors in the space of pictures and in that of captions."""
     by_picture, by_caption, _ = drawn_ratios(name)
-    sketch = Sketch(
-        f"Anchor and pair in two spaces, cosines {by_picture:.2f} and {by_caption:.2f}.", 290, 200
-    )
+    sketch = Sketch(f"Anchor and pair in two spaces, cosines {by_picture:.2f} and {by_caption:.2f}.")
     colour = "match" if name == "consistent" else "mismatch"
     for k, (space, cosine) in enumerate((("pictures", by_picture), ("captions", by_caption))):
         left, base = 25 + 140 * k, 130
@@ -263,7 +257,7 @@ def _two_spaces(name: str) -> Sketch:
 
 def bicro() -> Schematic:
     """Draw the method in four panels; cosines, labels and margins come from the package's functions."""
-    chosen = Sketch("Ten bars of reliability; the two highest are the anchors.", 290, 200)
+    chosen = Sketch("Ten bars of reliability; the two highest are the anchors.")
     values = [0.9, 0.55, 0.7, 0.4, 0.95, 0.6, 0.35, 0.5, 0.65, 0.45]
     best = np.argsort(values)[-n_anchors(len(values)) :]
     colours = ["match" if k in best else "soft" for k in range(10)]
@@ -271,7 +265,7 @@ def bicro() -> Schematic:
     for k in best:
         chosen.text(29 + 26 * int(k), 146 - 110 * values[k], "★", colour="match")
     chosen.text(148, 178, "pairs of a clean batch, by reliability", colour="soft", size=12)
-    label = Sketch("Labels of the two pairs, and the margins that they give.", 290, 200)
+    label = Sketch("Labels of the two pairs, and the margins that they give.")
     labels = [drawn_ratios(name)[2] for name in PAIRS]
     label.bars(
         70, 140, labels, colours=("match", "mismatch"), height=95, width=55, gap=40, top=1, names=tuple(PAIRS)
@@ -301,8 +295,7 @@ def mscn() -> Schematic:
     """Draw the method in four panels; the margins are computed by the package's function."""
     net = Sketch(
         "Picture and caption enter the model; its vector z enters a small network that gives the score.",
-        290,
-        190,
+        height=190,
     )
     for y, name in ((30, "picture"), (100, "caption")):
         net.box(8, y, 62, 34, words=name)
@@ -315,7 +308,7 @@ def mscn() -> Schematic:
     net.text(172, 60, "z", colour="soft")
     net.text(212, 128, "meta-network", colour="match", size=12)
 
-    known = Sketch("Known matches get target 1, random mismatches target 0.", 290, 190)
+    known = Sketch("Known matches get target 1, random mismatches target 0.", height=190)
     for k, (name, target, colour) in enumerate(
         (("known match", 1, "match"), ("random mismatch", 0, "mismatch"))
     ):
@@ -325,7 +318,7 @@ def mscn() -> Schematic:
         known.text(240, y + 26, f"s = {target}")
 
     ahead = Sketch(
-        "A step of the model that depends on the meta-network, and the gradient that flows back.", 290, 190
+        "A step of the model that depends on the meta-network, and the gradient that flows back.", height=190
     )
     ahead.box(10, 30, 60, 40, words="φ")
     ahead.box(130, 30, 66, 40, words="φ'(Θ)", dashed=True)
@@ -338,7 +331,7 @@ def mscn() -> Schematic:
     ahead.line([(253, 72), (250, 150), (132, 146)], colour="mismatch", dashed=True)
     ahead.text(215, 170, "gradient through the step", size=11.5, colour="mismatch")
 
-    margin = Sketch("The margin rises in an S-shape from 0 to its full value with the score.", 290, 190)
+    margin = Sketch("The margin rises in an S-shape from 0 to its full value with the score.", height=190)
     s = torch.linspace(0, 1, 61)
     curve = [(30 + 240 * float(a), 150 - 600 * float(b)) for a, b in zip(s, score_margins(s), strict=True)]
     margin.line(curve, colour="match", arrow=False, weight=2.2)

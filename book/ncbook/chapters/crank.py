@@ -63,7 +63,7 @@ def held_out_scores(n: int = 20, wrong: int = 8) -> tuple[torch.Tensor, torch.Te
 def idea() -> Schematic:
     """Draw the method in four panels; count, weights and asymmetry come from the package's functions."""
     o, p = CRANKOptions(), (0.02, 0.1, 0.3, 0.6, 0.9)
-    pull = Sketch("Pull of a pair on the network by its probability, InfoNCE and bounded loss.", 290, 200)
+    pull = Sketch("Pull of a pair on the network by its probability, InfoNCE and bounded loss.")
     for left, values, name in (
         (15, [1 - x for x in p], "InfoNCE"),
         (160, [x**o.q * (1 - x) for x in p], "bounded"),
@@ -73,7 +73,7 @@ def idea() -> Schematic:
     pull.text(145, 188, "probability of the pair", colour="soft", size=12)
     given, sure = held_out_scores()
     cut = float(sure.quantile(LOW))
-    count = Sketch("Scores of held-out pairs above scores of wrong pairs, with the lowest quarter.", 290, 200)
+    count = Sketch("Scores of held-out pairs above scores of wrong pairs, with the lowest quarter.")
     for y, scores, colour, word in ((70, given, "match", "given"), (130, sure, "mismatch", "wrong for sure")):
         for x in scores.tolist():
             count.dot(70 + 26 * x, y, colour=colour, radius=4, hollow=colour == "mismatch")
@@ -84,13 +84,13 @@ def idea() -> Schematic:
     count.text(145, 192, f"5 of 20 wrong: share {share:.1f}", size=12)
     scores = torch.tensor([-2.1, -1.6, -1.2, -0.3, 0.1, 0.6, 0.9, 1.3, 1.8])
     weights = rank_weights(scores, 4 / 9, o.width)
-    rank = Sketch("Weights of nine pairs in the order of their score; the first four are near 0.", 290, 200)
+    rank = Sketch("Weights of nine pairs in the order of their score; the first four are near 0.")
     look = ["match" if w > 0.5 else "mismatch" for w in weights]
     names = [f"{w:.1f}" for w in weights.tolist()]
     rank.bars(10, 150, weights.tolist(), colours=look, names=names, height=115, width=23, gap=7, top=1)
     rank.text(145, 188, "pairs by score, 4 of 9 counted", colour="soft", size=12)
     S = torch.tensor([[0.9, 0.5, 0.1], [0.2, 0.8, 0.3], [0.1, 0.4, 0.7]])
-    stable = Sketch("A matrix of similarities and its transpose, which differ.", 290, 200)
+    stable = Sketch("A matrix of similarities and its transpose, which differ.")
     for left, cells, word in ((25, S, "S"), (165, S.T, "S transposed")):
         stable.matrix(left, 40, cells, cell=34, top=1)
         stable.text(left + 51, 28, word, size=12)

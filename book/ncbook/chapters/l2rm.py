@@ -14,7 +14,7 @@ from pandas.io.formats.style import Styler
 from ncbook import recorded, show
 from ncbook.chapters import Finished, as_preset, drawn_pairs, labelled, over_rates, say, training
 from ncbook.compare import by_seed
-from ncbook.schematic import Schematic, Sketch
+from ncbook.schematic import Schematic, Sketch, numbered
 from nclib import Record, plots
 from nclib.methods.l2rm import L2RM, L2RMOptions
 from nclib.runs import load_record
@@ -43,11 +43,8 @@ def idea() -> Schematic:
     given = np.eye(len(BATCH), dtype=bool)
     plan = L2RM(L2RMOptions(rho=MOVED, lam=0.05)).refine(1 - BATCH)
     target = plan / plan.sum(1, keepdim=True)
-    names: dict[str, Any] = {
-        "rows": [f"picture {i}" for i in range(1, 6)],
-        "columns": [f"c{j}" for j in range(1, 6)],
-    }
-    split = Sketch("Two overlapping humps of losses with a threshold between them.", 290, 200)
+    names = numbered(5)
+    split = Sketch("Two overlapping humps of losses with a threshold between them.")
     x = np.linspace(0, 1, 60)
     for centre, width, colour, dashed in ((0.25, 0.11, "match", False), (0.68, 0.14, "mismatch", True)):
         y = np.exp(-(((x - centre) / width) ** 2) / 2)
@@ -64,7 +61,7 @@ def idea() -> Schematic:
         ("The plan: mass moves to three cells; the diagonal is struck out.", plan, 0.2),
         ("The plan with every row divided by its sum.", target, 1.0),
     ):
-        sketch = Sketch(alt, 290, 200)
+        sketch = Sketch(alt)
         look: dict[str, Any] = {"framed": given} if values is BATCH else {"crossed": given}
         sketch.matrix(90, 24, values, cell=34, top=top, **names, **look)
         sketches.append(sketch)

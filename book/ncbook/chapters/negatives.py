@@ -16,7 +16,7 @@ from torch import Tensor
 from ncbook import show
 from ncbook.chapters import Finished, kind_of_pair, say
 from ncbook.chapters.family import BATCH, Views
-from ncbook.schematic import Schematic, Sketch
+from ncbook.schematic import Schematic, Sketch, numbered
 from nclib import losses, plots
 from nclib.methods.crcl import CRCL, CRCLOptions, active_complementary, match_probability, refined
 from nclib.methods.decl import correspondence, evidence, hardness, published_warmup
@@ -47,7 +47,7 @@ def decl() -> Schematic:
     unsure = len(E) / (E.sum(1) + len(E))
     p_clean, _, _ = correspondence(LOGITS, tau)
     wrong = np.diag((p_clean <= 0.5).numpy())
-    bars = Sketch("Evidence of pictures 1 and 2 for four captions: high for one, low for all.", 290, 200)
+    bars = Sketch("Evidence of pictures 1 and 2 for four captions: high for one, low for all.")
     for left, row in ((20, 0), (165, 1)):
         colours = ["soft"] * 4
         colours[row] = "match" if row == 0 else "mismatch"
@@ -55,18 +55,13 @@ def decl() -> Schematic:
         bars.bars(left, 140, E[row].tolist(), colours=colours, names=("c1", "c2", "c3", "c4"), **look)
         bars.text(left + 49, 25, f"picture {row + 1}")
         bars.text(left + 49, 178, f"uncertainty {unsure[row]:.2f}", colour="soft", size=12)
-    names: dict[str, Any] = {
-        "rows": [f"picture {i}" for i in range(1, 5)],
-        "columns": [f"c{j}" for j in range(1, 5)],
-    }
-    judged = Sketch(
-        "Evidence in both directions; picture 2 has its largest value away from the diagonal.", 290, 200
-    )
+    names = numbered(4)
+    judged = Sketch("Evidence in both directions; picture 2 has its largest value away from the diagonal.")
     judged.matrix(90, 24, E + E.T, cell=42, digits=1, framed=wrong, **names)
-    targets = Sketch("Targets: ones on the diagonal, but row 2 is all zeros.", 290, 200)
+    targets = Sketch("Targets: ones on the diagonal, but row 2 is all zeros.")
     one_hot = np.diag((p_clean > 0.5).numpy()).astype(float)
     targets.matrix(90, 24, one_hot, cell=42, digits=0, framed=wrong, **names)
-    hinge = Sketch("The number of negatives that count falls from the batch size to five.", 290, 200)
+    hinge = Sketch("The number of negatives that count falls from the batch size to five.")
     steps = np.linspace(1, 6000, 120)
     n = [hardness(int(step), 128) for step in steps]
     curve = [(25 + 240 * s / 6000, 160 - 125 * k / 128) for s, k in zip(steps, n, strict=True)]
@@ -128,11 +123,8 @@ def rcl() -> Schematic:
     infonce, rcl = push(lambda s: losses.info_nce(s, 0.1)), push(lambda s: complementary(s, "log", 0.1))
     wrong = np.zeros((4, 4), bool)
     wrong[1, 1] = True
-    names: dict[str, Any] = {
-        "rows": [f"picture {i}" for i in range(1, 5)],
-        "columns": [f"c{j}" for j in range(1, 5)],
-    }
-    known = Sketch("A matrix with question marks on the diagonal and crosses everywhere else.", 290, 200)
+    names = numbered(4)
+    known = Sketch("A matrix with question marks on the diagonal and crosses everywhere else.")
     known.matrix(90, 24, np.zeros((4, 4)), cell=42, digits=-1, **names)
     for i in range(4):
         for j in range(4):
@@ -146,7 +138,7 @@ def rcl() -> Schematic:
         ("RCL pulls less at the wrong pair.", rcl, {"signed": True, "top": top}),
     )
     for alt, values, look in panels:
-        sketch = Sketch(alt, 290, 200)
+        sketch = Sketch(alt)
         sketch.matrix(90, 24, values, cell=42, framed=wrong, **names, **look)
         sketches.append(sketch)
     titles = (
@@ -201,13 +193,13 @@ def push(y: Tensor, tau: float = TEMPERATURE) -> Tensor:
 def crcl() -> Schematic:
     """Draw the method in four panels; probabilities, averages and gradients come from the package."""
     options, p = CRCLOptions(), match_probability(BATCH, TEMPERATURE)
-    asked = Sketch("Probabilities of four given pairs; that of pair 2 is low.", 290, 200)
+    asked = Sketch("Probabilities of four given pairs; that of pair 2 is low.")
     look: dict[str, Any] = {"height": 115, "width": 36, "gap": 16, "top": 1.0}
     look["colours"] = ["match", "mismatch", "match", "match"]
     asked.bars(50, 155, p.tolist(), names=[f"pair {k}" for k in range(1, 5)], **look)
     for k, value in enumerate(p.tolist()):
         asked.text(68 + 52 * k, 148 - 115 * value, f"{value:.2f}", size=12)
-    kept = Sketch("Correspondence of pairs 1 and 2 over twelve visits.", 290, 200)
+    kept = Sketch("Correspondence of pairs 1 and 2 over twelve visits.")
     y = torch.ones(4)
     seen = [y]
     for _ in range(12):
@@ -223,13 +215,12 @@ def crcl() -> Schematic:
     kept.text(150, 178, "visits", colour="soft")
     trusted, doubted = push(torch.ones(4)), push(torch.tensor([1.0, 0.0, 1.0, 1.0]))
     framed = np.diag([False, True, False, False])
-    names: dict[str, Any] = {"rows": [f"picture {k}" for k in range(1, 5)]}
-    names["columns"] = ["c1", "c2", "c3", "c4"]
-    split = Sketch("Push of the loss when the correspondence of pair 2 is zero.", 290, 200)
+    names = numbered(4)
+    split = Sketch("Push of the loss when the correspondence of pair 2 is zero.")
     split.matrix(
         90, 24, doubted, cell=42, framed=framed, signed=True, top=float(trusted.abs().max()), **names
     )
-    renewed = Sketch("Three networks one after the other; one bank of y runs through all.", 290, 200)
+    renewed = Sketch("Three networks one after the other; one bank of y runs through all.")
     for k in range(3):
         renewed.box(15 + 92 * k, 35, 76, 50, words=f"network {k + 1}", colour="soft")
         renewed.line([(53 + 92 * k, 87), (53 + 92 * k, 121)])

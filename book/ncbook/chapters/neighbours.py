@@ -14,7 +14,7 @@ from torch.nn.functional import normalize, one_hot
 
 from ncbook.chapters import Finished, say, training
 from ncbook.chapters.family import BATCH, Views
-from ncbook.schematic import Schematic, Sketch
+from ncbook.schematic import Schematic, Sketch, numbered
 from nclib import plots
 from nclib.methods.coteaching import threshold_division
 from nclib.methods.cream import SETS, mean_label, mined_targets
@@ -54,8 +54,8 @@ def cream() -> Schematic:
     """Draw CREAM in four panels; labels and targets come from the package's functions."""
     (clean, hard, _), p = POSTERIORS, PREDICTED
     labels = rectified_label(clean[1], p[0, 0]), rectified_label(hard.mean(), p[1, 0]), p[2].mean()
-    sets = Sketch("Posteriors of two networks for a clean, a hard and a noisy pair.", 290, 200)
-    refined = Sketch("Refined labels of a clean, a hard and a noisy pair.", 290, 200)
+    sets = Sketch("Posteriors of two networks for a clean, a hard and a noisy pair.")
+    refined = Sketch("Refined labels of a clean, a hard and a noisy pair.")
     colours = ("match", "soft", "mismatch")
     for k, (name, colour) in enumerate(zip(SETS, colours, strict=True)):
         look: dict[str, Any] = {"height": 105, "colours": [colour], "top": 1.0}
@@ -73,15 +73,12 @@ def cream() -> Schematic:
     framed[1, 1] = True
     cut = ((before > 0) & (after == 0)).numpy()
     drawn = []
-    names: dict[str, Any] = {
-        "rows": [f"picture {k}" for k in range(1, 5)],
-        "columns": ["c1", "c2", "c3", "c4"],
-    }
+    names = numbered(4)
     for alt, values, crossed in (
         ("Targets of four pictures; what pair 2 loses goes to the other captions.", before, None),
         ("The same targets after the filter: every weight away from the diagonal is struck out.", after, cut),
     ):
-        sketch = Sketch(alt, 290, 200)
+        sketch = Sketch(alt)
         sketch.matrix(90, 24, values, cell=42, framed=framed, top=1.2, crossed=crossed, **names)
         drawn.append(sketch)
     titles = ("Divide in three", "Refine the labels", "Mine the negatives", "Filter what is mined")
@@ -125,7 +122,7 @@ def pcsr() -> Schematic:
     """Draw PCSR in four panels; consistency and threshold come from the package's functions."""
     g = consistency(one_hot(VOTES, 4).sum(1))
     theta = next_threshold(float(g.double().mean()), g, 6, 55)
-    votes = Sketch("Votes of three pictures in six epochs, and the consistency of each.", 290, 200)
+    votes = Sketch("Votes of three pictures in six epochs, and the consistency of each.")
     for i, row in enumerate(VOTES.tolist()):
         votes.text(18, 58 + 46 * i, f"{i + 1}", colour="soft")
         for k, chosen in enumerate(row):
@@ -134,7 +131,7 @@ def pcsr() -> Schematic:
             votes.box(*place, words="ABCD"[chosen], colour=look, opacity=0.2, hatched=hatched)
         votes.text(255, 58 + 46 * i, f"g = {int(g[i])}")
     votes.text(126, 22, "votes of epochs 1 to 6", colour="soft", size=12)
-    parted = Sketch("Pairs divide into clean and noisy, noisy ones into refinable and ambiguous.", 290, 200)
+    parted = Sketch("Pairs divide into clean and noisy, noisy ones into refinable and ambiguous.")
     boxes = ((100, 12, "all pairs", "ink"), (20, 82, "clean", "match"), (170, 82, "noisy", "mismatch"))
     for x, y, word, look in (*boxes, (85, 152, "refinable", "soft"), (192, 152, "ambiguous", "mismatch")):
         parted.box(x, y, 92, 30, words=word, colour=look, opacity=0.1, hatched=look == "mismatch")
@@ -142,12 +139,12 @@ def pcsr() -> Schematic:
         parted.line([(x0, y), (x1, y + 38)])
     parted.text(70, 62, "low loss", size=12)
     parted.text(122, 132, f"g > {theta:.2f}", size=12)
-    borrow = Sketch("Cosines of the pseudo-classes of noisy and clean pictures; row maxima framed.", 290, 200)
+    borrow = Sketch("Cosines of the pseudo-classes of noisy and clean pictures; row maxima framed.")
     cosine = normalize(NOISY, dim=1) @ normalize(CLEAN, dim=1).T
     rows, columns = ([f"{kind} {i}" for i in (1, 2, 3)] for kind in ("noisy", "clean"))
     framed = torch.eye(3)[cosine.argmax(1)].numpy() > 0
     borrow.matrix(90, 40, cosine, cell=46, framed=framed, rows=rows, columns=columns)
-    late = Sketch("Clean pairs train from the start, refinable ones later, ambiguous ones last.", 290, 200)
+    late = Sketch("Clean pairs train from the start, refinable ones later, ambiguous ones last.")
     o, left, wide = PCSROptions(), 20, 250
     starts = {"match": 0.0, "soft": o.refinable_from, "mismatch": o.ambiguous_from}
     for k, (look, share) in enumerate(starts.items()):
@@ -224,7 +221,7 @@ def prototypes() -> tuple[Tensor, Tensor]:
 def in2r() -> Schematic:
     """Draw IN2R in four panels; threshold, neighbours and losses come from the package's functions."""
     bound = elite_threshold(POSTERIOR)
-    queue = Sketch("Posteriors of six pairs; those above the elite threshold enter the queue.", 290, 200)
+    queue = Sketch("Posteriors of six pairs; those above the elite threshold enter the queue.")
     look = ["match" if w > bound else "soft" if w > 0.5 else "mismatch" for w in POSTERIOR.tolist()]
     names = [f"{w:.2f}" for w in POSTERIOR.tolist()]
     queue.bars(25, 165, POSTERIOR.tolist(), colours=look, height=130, width=30, gap=12, names=names, top=1)
@@ -233,10 +230,8 @@ def in2r() -> Schematic:
     queue.text(150, 196, "posterior of each pair", colour="soft", size=12)
     near, found = prototypes()
     v, own = on_circle(LOOKING), on_circle(OWN)
-    search = Sketch("A noisy picture and its three nearest trusted pictures on a quarter circle.", 290, 200)
-    blend = Sketch(
-        "The captions of these three, their prototype between them; its own is far away.", 290, 200
-    )
+    search = Sketch("A noisy picture and its three nearest trusted pictures on a quarter circle.")
+    blend = Sketch("The captions of these three, their prototype between them; its own is far away.")
     arc = [_at(point) for point in on_circle(tuple(np.linspace(0, 95, 40)))]
     for sketch, places in ((search, PICTURES), (blend, CAPTIONS)):
         sketch.line(arc, colour="line", arrow=False, dashed=True, weight=1)
@@ -250,7 +245,7 @@ def in2r() -> Schematic:
     blend.dot(*_at(own[1]), colour="mismatch", radius=8, hollow=True)
     blend.text(*_at(own[1], 14, 12), "its own caption", anchor="start", size=12)
     blend.text(25, 192, "captions of the same queue", colour="soft", size=11, anchor="start")
-    train = Sketch("Similarities of three noisy pictures with their prototypes.", 290, 200)
+    train = Sketch("Similarities of three noisy pictures with their prototypes.")
     rows, columns = [f"picture {i}" for i in (1, 2, 3)], ["proto 1", "proto 2", "proto 3"]
     train.matrix(95, 24, v @ found.T, cell=42, rows=rows, columns=columns)
     losses = [float(sce(v @ t.T, TEMPERATURE)) for t in (own, found)]

@@ -72,16 +72,18 @@ def idea() -> Schematic:
     bins[0], bins[:, 0] = True, True
     plan, right = local_score(COSINES)
     _, wrong = local_score(OTHER)
-    fragments = Sketch("Cosines of four regions with the words two, cat, lemon.", 290, 200)
+    fragments = Sketch("Cosines of four regions with the words two, cat, lemon.")
     fragments.matrix(115, 30, COSINES, cell=38, rows=REGIONS, columns=WORDS, top=1)
-    padded = Sketch("The same matrix with a row and a column for the dustbins.", 290, 215)
+    padded = Sketch("The same matrix with a row and a column for the dustbins.", height=215)
     names: dict[str, Any] = {"rows": ("dustbin", *REGIONS), "columns": ("bin", *WORDS)}
     padded.matrix(100, 24, with_dustbins(COSINES), cell=36, framed=bins, top=1, **names)
     moved = Sketch(
-        "The plan: cat and lemon take the mass of their regions, two takes that of the dustbin.", 290, 215
+        "The plan: cat and lemon take the mass of their regions, two takes that of the dustbin.", height=215
     )
     moved.matrix(100, 24, plan, cell=36, framed=bins, **names)
-    score = Sketch("Two bars: the right caption collects more local similarity than the wrong one.", 290, 215)
+    score = Sketch(
+        "Two bars: the right caption collects more local similarity than the wrong one.", height=215
+    )
     score.bars(70, 165, (right, wrong), colours=("match", "mismatch"), height=125, width=55, gap=40,
                names=("right caption", "wrong caption"))  # fmt: skip
     for k, value in enumerate((right, wrong)):

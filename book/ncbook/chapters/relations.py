@@ -57,20 +57,20 @@ def gsc() -> Schematic:
         ("Similarities of four images with each other.", G_v, "i"),
         ("Similarities of their captions; row 2 differs from that of the images.", G_t, "c"),
     ):
-        sketch = Sketch(alt, 290, 200)
+        sketch = Sketch(alt)
         names = [f"{letter}{k}" for k in range(1, 5)]
         sketch.matrix(75, 24, G, cell=42, framed=framed, top=1.2, rows=names, columns=names)
         drawn.append(sketch)
     colours = ["match"] * 4
     colours[WRONG] = "mismatch"
     look: dict[str, Any] = {"height": 105, "width": 22, "gap": 8, "top": 1.0, "colours": colours}
-    judged = Sketch("Consistency and prediction of four pairs; both are lowest for pair 2.", 290, 200)
+    judged = Sketch("Consistency and prediction of four pairs; both are lowest for pair 2.")
     for left, values, name in ((20, c, "consistency"), (160, p, "prediction")):
         judged.bars(left, 150, values.tolist(), names=("1", "2", "3", "4"), **look)
         judged.text(left + 56, 22, name)
         judged.text(left + 11 + 30 * WRONG, 143 - 105 * float(values[WRONG]), f"{values[WRONG]:.2f}", size=11)
     beta = GSCOptions().beta
-    weights = Sketch("Weights of a right and of a wrong pair by epoch.", 290, 200)
+    weights = Sketch("Weights of a right and of a wrong pair by epoch.")
     for left, target, colour, name in (
         (20, 1.0, "match", "right pair"),
         (160, 0.0, "mismatch", "wrong pair"),
@@ -124,7 +124,7 @@ TO_PROXIES = torch.tensor([[0.82, 0.31, 0.12], [0.28, 0.35, 0.47], [0.15, 0.22, 
 
 def sps() -> Schematic:
     """Draw SPS in four panels; proxies and labels come from the package's functions."""
-    split = Sketch("Posteriors of seven pairs with the bounds 0.5 and 0.6.", 290, 200)
+    split = Sketch("Posteriors of seven pairs with the bounds 0.5 and 0.6.")
     look = ["match" if w > SURE else "soft" if w > CLEAN else "mismatch" for w in POSTERIOR]
     names = [f"{w:.2f}" for w in POSTERIOR]
     split.bars(12, 165, POSTERIOR, colours=look, height=130, width=26, gap=9, names=names, top=1)
@@ -132,7 +132,7 @@ def sps() -> Schematic:
         split.line([(8, 165 - 130 * bound), (285, 165 - 130 * bound)], arrow=False, dashed=True)
         split.text(285, 165 - 130 * bound + up, f"{word} {bound:g}", anchor="end", size=12)
     split.text(135, 196, "posterior of each pair", colour="soft", size=12)
-    stable = Sketch("Cosines of three pictures with each other, and of their captions.", 290, 200)
+    stable = Sketch("Cosines of three pictures with each other, and of their captions.")
     for left, points, word in ((15, SURE_PICTURES, "pictures"), (165, SURE_CAPTIONS, "captions")):
         unit = normalize(points, dim=1)
         stable.matrix(left, 30, unit @ unit.T, cell=36)
@@ -142,13 +142,13 @@ def sps() -> Schematic:
     proxy, cosine = proxies(NOISY, SURE_PICTURES)
     p = probability(TO_PROXIES, TAU)
     noisy, sure = (normalize(x, dim=1) for x in (NOISY, SURE_PICTURES))
-    search = Sketch("Cosines of three noisy with three strictly clean pictures; row maxima framed.", 290, 200)
+    search = Sketch("Cosines of three noisy with three strictly clean pictures; row maxima framed.")
     names_of: dict[str, Any] = {
         "rows": [f"noisy {i}" for i in (1, 2, 3)],
         "columns": [f"clean {j}" for j in (1, 2, 3)],
     }
     search.matrix(90, 40, noisy @ sure.T, cell=46, framed=torch.eye(3)[proxy].numpy() > 0, **names_of)
-    label = Sketch("Probability, cosine and label of the three noisy pictures.", 290, 200)
+    label = Sketch("Probability, cosine and label of the three noisy pictures.")
     for k, (name, values) in enumerate({"p": p, "cosine": cosine, "label": proxy_labels(p, cosine)}.items()):
         at = 15 + 95 * k
         numbers = [f"{v:.2f}" for v in values.tolist()]

@@ -64,9 +64,7 @@ def drawn_ranks(name: str) -> tuple[np.ndarray, np.ndarray, float]:
 
 def idea() -> Schematic:
     """Draw the method in four panels; ranks, correlations and labels come from the package's functions."""
-    bank = Sketch(
-        "A row of pairs; new clean pairs come in at the left, the oldest leave at the right.", 290, 200
-    )
+    bank = Sketch("A row of pairs; new clean pairs come in at the left, the oldest leave at the right.")
     for k in range(5):
         bank.box(50 + 40 * k, 55, 34, 34, words="image", colour="match", opacity=0.15, size=10)
         bank.box(50 + 40 * k, 95, 34, 34, words="text", colour="match", opacity=0.15, size=10)
@@ -75,9 +73,7 @@ def idea() -> Schematic:
     bank.text(150, 40, "memory bank of M clean pairs")
     bank.text(4, 160, "newest", colour="soft", anchor="start")
     bank.text(286, 160, "oldest leaves", colour="soft", anchor="end")
-    ranked = Sketch(
-        "Ranks by picture against ranks by caption: on a line if matched, scattered if not.", 290, 200
-    )
+    ranked = Sketch("Ranks by picture against ranks by caption: on a line if matched, scattered if not.")
     for left, name in ((25, "matched"), (165, "mismatched")):
         x, y, corre = drawn_ranks(name)
         colour = "match" if name == "matched" else "mismatch"
@@ -89,7 +85,7 @@ def idea() -> Schematic:
     ranked.text(
         14, 186, "one dot per entry of the bank; up: rank by caption", colour="soft", size=11, anchor="start"
     )
-    label = Sketch("The label rises from 0 at the lower anchor to 1 at the upper one.", 290, 200)
+    label = Sketch("The label rises from 0 at the lower anchor to 1 at the upper one.")
     grid = torch.linspace(-0.5, 1, 61)
     labels = rank_labels(grid, LOW, HIGH)
     curve = [(110 + 160 * float(a), 150 - 110 * float(b)) for a, b in zip(grid, labels, strict=True)]
@@ -101,9 +97,7 @@ def idea() -> Schematic:
     label.text(60, 34, "soft label", colour="soft")
     label.text(150, 188, "rank correlation", colour="soft")
     swap = Sketch(
-        "A wrong pair keeps its caption; the picture comes from a bank entry with a similar caption.",
-        290,
-        200,
+        "A wrong pair keeps its caption; the picture comes from a bank entry with a similar caption."
     )
     swap.box(15, 30, 75, 36, words="picture ✗", colour="mismatch", opacity=0.15, hatched=True)
     swap.box(15, 120, 75, 36, words="caption", colour="ink")

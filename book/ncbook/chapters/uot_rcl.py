@@ -76,7 +76,7 @@ def drawn_plan(mass: float = MOVED) -> torch.Tensor:
 
 def idea() -> Schematic:
     """Draw the method in four panels; costs and corrected labels are computed by the package's functions."""
-    vote = Sketch("A pair among its nearest neighbours; most of them are about pets.", 290, 200)
+    vote = Sketch("A pair among its nearest neighbours; most of them are about pets.")
     around = (
         (95, 60, 1),
         (180, 50, 1),
@@ -97,13 +97,11 @@ def idea() -> Schematic:
     wrong[range(5), GIVEN] = True
     names: dict[str, Any] = {"rows": [f"pair {i}" for i in range(1, 6)], "columns": TOPICS}
     cost, plan = correction.semantic_cost(VOTES), drawn_plan()
-    costs = Sketch("Costs of giving each pair each topic; the given label is framed.", 290, 200)
+    costs = Sketch("Costs of giving each pair each topic; the given label is framed.")
     costs.matrix(100, 24, cost, cell=34, digits=1, framed=wrong, colour="soft", **names)
-    moved = Sketch("Corrected labels: three rows are nearly full, two nearly empty.", 290, 200)
+    moved = Sketch("Corrected labels: three rows are nearly full, two nearly empty.")
     moved.matrix(100, 24, plan, cell=34, framed=wrong, top=1, **names)
-    relation = Sketch(
-        "An image and a text, both described by their similarity to three confident pairs.", 290, 200
-    )
+    relation = Sketch("An image and a text, both described by their similarity to three confident pairs.")
     for k, (name, values) in enumerate((("image", (0.9, 0.3, 0.2)), ("text", (0.8, 0.35, 0.15)))):
         left = 25 + 140 * k
         relation.bars(
