@@ -8,15 +8,14 @@ from typing import Any
 
 import pandas as pd
 
-from ncbook.evidence import CONDITIONS
 from nclib.common.files import write_atomically
 from nclib.runs.digests import check_digest, note_digests
 
 MEASURED = Path(__file__).resolve().parents[1] / "measured"
 
 
-def measurement(name: str) -> dict[str, Any] | None:
-    """Return a measurement of ``book/measured``, such as ``"bench_map"``; None where there is none.
+def measurement(name: str) -> dict[str, Any]:
+    """Return a measurement of ``book/measured``, such as ``"bench_map"``.
 
     Raises
     ------
@@ -24,8 +23,6 @@ def measurement(name: str) -> dict[str, Any] | None:
         When the file was changed, or has no digest in ``SHA256SUMS`` beside it.
     """
     path = MEASURED / f"{name}.json"
-    if not path.is_file():
-        return None
     data = path.read_bytes()
     check_digest(path, data)
     found: dict[str, Any] = json.loads(data)
@@ -44,11 +41,9 @@ def probed(part: str) -> pd.DataFrame:
     -------
     DataFrame
         Columns ``dataset``, ``preset``, ``model``, ``mrate``, ``protocol``, ``seed``, ``commit`` and the
-        measured values; no rows where nothing was measured.
+        measured values.
     """
-    rows = (measurement(f"probe_{part}") or {"rows": []})["rows"]
-    table = pd.DataFrame(rows, columns=None if rows else [*CONDITIONS, "seed"])
-    return table.drop(columns="runs", errors="ignore")
+    return pd.DataFrame(measurement(f"probe_{part}")["rows"]).drop(columns="runs")
 
 
 def write(path: Path, content: object) -> None:

@@ -127,7 +127,6 @@ def test_hours_of_a_run_by_hand() -> None:
 
 def test_former_figures_stand_beside_those_of_the_same_parts() -> None:
     before = measurement("bench_gpu_before")
-    assert before is not None
     assert {row["part"] for row in before["rows"]} <= gpu.parts(small=False).keys()
     step = {"rows": [{"model": "saf", "precision": "tf32", "ms": 14.63}]}
     scored = {"rows": [{"model": "sgr", "seconds": 4.0, "share": 0.125, "reserved_mb": None}]}

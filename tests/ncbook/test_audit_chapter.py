@@ -62,16 +62,6 @@ def test_sentences_count_what_is_within() -> None:
     assert "reached in 1 of 2" in said
 
 
-def test_nothing_stored_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chapter, "measurement", lambda name: None)
-    empty, about = chapter.stored("exchange")
-    assert chapter.benchmark(empty, about, "d", "auroc") is None
-    assert chapter.people(empty, about, "crowd") is None
-    assert "not stored" in chapter.standing_sentence(empty)
-    assert "not stored" in chapter.published(empty)
-    assert chapter.found_ids(empty) == []
-
-
 def test_published_pairs_against_the_crowd() -> None:
     base = {
         "of": "published", "pairs": 1000, "judged": 700, "rejected": 35, "share": 0.1, "share_low": 0.05,

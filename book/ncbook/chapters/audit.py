@@ -37,11 +37,9 @@ OUTSIDE = ("LEMoN", "cleanlab, outliers", "cleanlab, labels")
 def stored(part: str) -> tuple[pd.DataFrame, dict[str, Any]]:
     """Return the rows of a stored part of the benchmark, and what is known about the run.
 
-    Both are empty where it is not stored. ``share_error`` becomes its absolute value.
+    ``share_error`` becomes its absolute value.
     """
     found = measurement(f"audit_{part}")
-    if found is None:
-        return pd.DataFrame(), {}
     rows = pd.DataFrame(found.pop("rows"))
     if "share_error" in rows:
         rows["share_error"] = rows["share_error"].abs()
@@ -54,7 +52,7 @@ def provenance(about: dict[str, Any]) -> str:
     return f"{made['device']}, commit {str(made['commit'])[:7]}, {about['when'][:10]}"
 
 
-def benchmark(rows: pd.DataFrame, about: dict[str, Any], data: str, measure: str) -> Styler | None:
+def benchmark(rows: pd.DataFrame, about: dict[str, Any], data: str, measure: str) -> Styler:
     """Show a measure of one data set by score and kind of noise; the best of a column is bold.
 
     Parameters
@@ -68,15 +66,14 @@ def benchmark(rows: pd.DataFrame, about: dict[str, Any], data: str, measure: str
     measure : str
         One of ``MEASURES``.
     """
-    usual = rows.get("rate", pd.Series(dtype=float)) == RATE
     name = f"{data.replace(', ', '-')}-{measure}"
-    return _compared(cells(rows[usual], data, measure), rows, about, data, measure, "20 % wrong", name)
+    return _compared(
+        cells(rows[rows["rate"] == RATE], data, measure), rows, about, data, measure, "20 % wrong", name
+    )
 
 
-def rates(rows: pd.DataFrame, about: dict[str, Any], data: str, measure: str) -> Styler | None:
+def rates(rows: pd.DataFrame, about: dict[str, Any], data: str, measure: str) -> Styler:
     """Show a measure of one data set by score and share of wrong pairs, exchanged at random."""
-    if rows.empty:
-        return None
     exchanged = rows[(rows["noise"] == "random") & (rows["data"] == data)].sort_values("rate", kind="stable")
     part = cells(exchanged, data, measure)
     part.columns = [f"{100 * rate:g} %" for rate in exchanged["rate"].unique()]
@@ -92,9 +89,7 @@ def _compared(
     measure: str,
     words: str,
     name: str,
-) -> Styler | None:
-    if part.empty:
-        return None
+) -> Styler:
     table = part.map(lambda values: mean_text(values, 3) if isinstance(values, list) else "–")
     best = part.map(lambda values: np.mean(values) if isinstance(values, list) else np.nan)
     best = best.idxmin() if measure in LOWER else best.idxmax()
@@ -111,7 +106,7 @@ def _compared(
 
 def cells(rows: pd.DataFrame, data: str, measure: str) -> pd.DataFrame:
     """Return the values of all seeds by score and noise, as lists; NaN where there is none."""
-    if rows.empty or measure not in rows:
+    if measure not in rows:
         return pd.DataFrame()
     part = rows[(rows["data"] == data) & rows[measure].notna()]
     if part.empty:
@@ -137,7 +132,7 @@ def standing(rows: pd.DataFrame, measures: Iterable[str] = COMPARED) -> pd.DataF
         standard deviations.
     """
     found = []
-    for data in dict.fromkeys(rows.get("data", [])):
+    for data in dict.fromkeys(rows["data"]):
         for measure in measures:
             part = cells(rows, data, measure)
             for kind in part:
@@ -157,8 +152,6 @@ def standing(rows: pd.DataFrame, measures: Iterable[str] = COMPARED) -> pd.DataF
 def standing_sentence(rows: pd.DataFrame) -> str:
     """Return in how many columns ``auto`` is the best or within the spread of the best, by measure."""
     found = standing(rows)
-    if found.empty:
-        return "The benchmark is not stored here."
     parts = [
         f"{MEASURES[measure]} {int(part['within'].sum())} of {len(part)}"
         for measure, part in found.groupby("measure", sort=False)
@@ -171,11 +164,9 @@ def standing_sentence(rows: pd.DataFrame) -> str:
     )
 
 
-def behind(rows: pd.DataFrame, measure: str = "auroc", n: int = 12) -> Styler | None:
+def behind(rows: pd.DataFrame, measure: str = "auroc", n: int = 12) -> Styler:
     """Show the columns in which ``auto`` is not within the spread of the best, largest distance first."""
     found = standing(rows, [measure])
-    if found.empty:
-        return None
     found = found[~found["within"]].nlargest(n, "gap").drop(columns=["within", "measure"])
     caption = f"Columns in which auto is behind the best by more than the spread: {MEASURES[measure]}"
     return show(found, f"behind-{measure}", caption, digits=3, index=False)
@@ -183,9 +174,7 @@ def behind(rows: pd.DataFrame, measure: str = "auroc", n: int = 12) -> Styler | 
 
 def calibration_sentence(rows: pd.DataFrame, aim: float = 0.02) -> str:
     """Return where the calibration error of ``auto`` on random exchanges is within the aim."""
-    part = rows[(rows["score"] == "auto") & (rows["noise"] == "random")] if len(rows) else rows
-    if part.empty:
-        return "The benchmark is not stored here."
+    part = rows[(rows["score"] == "auto") & (rows["noise"] == "random")]
     means = part.groupby(["data", "rate"])["ece"].mean()
     said = ", ".join(f"{data} at {rate:g}: {value:.3f}" for (data, rate), value in means.items())
     reached = int((means <= aim).sum())
@@ -197,16 +186,12 @@ def calibration_sentence(rows: pd.DataFrame, aim: float = 0.02) -> str:
 
 def by_measure(
     rows: pd.DataFrame, about: dict[str, Any], data: str, noise: str, *, stated: bool = False
-) -> Styler | None:
+) -> Styler:
     """Show measures of one data set and one kind of noise by score, at 20 %.
 
     ``stated``: of what the audit states (probabilities, share, partners), by measure; else of its order.
     """
-    if rows.empty:
-        return None
     part = rows[(rows["data"] == data) & (rows["noise"] == noise) & (rows["rate"] == RATE)]
-    if part.empty:
-        return None
     caption = (
         f"Measured: {data}, {NOISES[noise]}, 20 % wrong; mean ± standard deviation (seeds); "
         f"{provenance(about)}"
@@ -225,10 +210,8 @@ def _measures(part: pd.DataFrame, name: str, caption: str, stated: bool) -> Styl
     return show(table.T if stated else table, f"{name}-stated" if stated else name, caption)
 
 
-def patterns(rows: pd.DataFrame) -> Styler | None:
+def patterns(rows: pd.DataFrame) -> Styler:
     """Show by data and noise how many wrong and right pairs the recognised patterns hold."""
-    if rows.empty or "patterns" not in rows:
-        return None
     found = []
     for row in rows[rows["patterns"].notna()].to_dict("records"):
         for kind in ("swap", "shift", "orphan"):
@@ -250,13 +233,11 @@ def patterns(rows: pd.DataFrame) -> Styler | None:
 # ---------------------------------------------------------------------------------------- people's judgements
 
 
-def people(rows: pd.DataFrame, about: dict[str, Any], of: str) -> Styler | None:
+def people(rows: pd.DataFrame, about: dict[str, Any], of: str) -> Styler:
     """Show how well scores agree with people, by score and by what the encoders were trained on.
 
     ``of`` is "crowd" or "experts".
     """
-    if rows.empty:
-        return None
     part = rows[rows["of"] == of]
     columns = part["trained_at"].map(
         lambda rate: "right pairs" if rate == 0 else f"{100 * rate:g} % exchanged"
@@ -270,10 +251,8 @@ def people(rows: pd.DataFrame, about: dict[str, Any], of: str) -> Styler | None:
     return show(table, f"people-{of}", caption)
 
 
-def mixed(rows: pd.DataFrame, about: dict[str, Any], *, stated: bool = False) -> Styler | None:
+def mixed(rows: pd.DataFrame, about: dict[str, Any], *, stated: bool = False) -> Styler:
     """Show the audit of pairs that the crowd judged; ``stated`` as in :func:`by_measure`."""
-    if rows.empty:
-        return None
     part = rows[rows["of"] == "mixed"].filter(regex="^(?!partner)")
     part = part[(part["trained_at"] == 0) | (part["score"] == "auto")]
     labels = part["score"] + part["trained_at"].map(
@@ -289,9 +268,7 @@ def mixed(rows: pd.DataFrame, about: dict[str, Any], *, stated: bool = False) ->
 
 def published(rows: pd.DataFrame) -> str:
     """Return what the audit and the crowd say of the published pairs, in sentences."""
-    part = rows[rows["of"] == "published"] if len(rows) else rows
-    if part.empty:
-        return "The judgements are not stored here."
+    part = rows[rows["of"] == "published"]
     first = part.iloc[0]
     base = first["rejected"] / first["judged"]
     lines = [
@@ -313,19 +290,15 @@ def published(rows: pd.DataFrame) -> str:
 
 def found_ids(rows: pd.DataFrame) -> list[str]:
     """Return the ids of rejected published pairs that are among the first 100 with every seed."""
-    part = rows[rows["of"] == "published"] if len(rows) else rows
-    lists = [set(ids) for ids in part.get("found_ids", [])]
-    return sorted(set.intersection(*lists)) if lists else []
+    return sorted(set.intersection(*map(set, rows.loc[rows["of"] == "published", "found_ids"])))
 
 
 # ---------------------------------------------------------------------------------- posteriors of the methods
 
 
-def posteriors(rows: pd.DataFrame, about: dict[str, Any]) -> Styler | None:
+def posteriors(rows: pd.DataFrame, about: dict[str, Any]) -> Styler:
     """Show P(matched) of recorded runs beside the audit of the very pairs, by mismatch rate."""
     runs = recorded(preset="standard", dataset="f8k", model="bow")
-    if rows.empty or runs.empty:
-        return None
     runs = as_preset(runs, data_options={"root": "any"})
     runs = runs[
         (runs["protocol"] == "images")
@@ -351,10 +324,8 @@ def posteriors(rows: pd.DataFrame, about: dict[str, Any]) -> Styler | None:
     return show(table, "posteriors", caption)
 
 
-def scale(rows: pd.DataFrame, about: dict[str, Any]) -> Styler | None:
+def scale(rows: pd.DataFrame, about: dict[str, Any]) -> Styler:
     """Show what an audit costs by the number of pairs, beside the bare product of all cosines."""
-    if rows.empty:
-        return None
     seconds = pd.DataFrame(rows["seconds"].tolist())
     table = pd.DataFrame(
         {

@@ -156,20 +156,10 @@ def said(times: pd.DataFrame) -> str:
     return "\n".join(lines) or "No records here."
 
 
-def pair_costs() -> pd.DataFrame:
-    """Return the stored rows of ``book/bench/many_pairs.py``, without rows before it was run.
-
-    Columns are ``method``, ``pairs``, ``warmup_us`` and ``training_us`` (CPU microseconds per pair of an
-    epoch), ``data_mb`` and ``peak_mb``.
-    """
-    return pd.DataFrame((measurement("bench_many_pairs") or {"rows": []})["rows"])
-
-
-def pairs_table() -> Styler | None:
-    """Show the cost of a pair by method and number of pairs, from :func:`pair_costs`."""
-    rows = pair_costs()
-    if rows.empty:
-        return None
+def pairs_table() -> Styler:
+    """Show the cost of a pair by method and number of pairs, from ``book/bench/many_pairs.py``."""
+    about = measurement("bench_many_pairs")
+    rows = pd.DataFrame(about["rows"])
     names = {
         "warmup_us": "warm-up, µs per pair",
         "training_us": "training, µs per pair",
@@ -178,7 +168,6 @@ def pairs_table() -> Styler | None:
     table = rows.assign(peak_gb=rows["peak_mb"] / 1000)
     table = table.pivot(index="method", columns="pairs", values=list(names)).loc[list(METHODS)]
     texts = {c: table[c].map(("{:.2f}" if c[0] == "peak_gb" else "{:.0f}").format) for c in table}
-    about = measurement("bench_many_pairs") or {}
     caption = (
         f"Measured: CPU time on one thread, {about['machine']['cpu']}, made pairs of which 40 % are wrong, "
         f"model {about['settings']['model']} with {about['settings']['model_options']['embed_dim']} "
@@ -192,9 +181,7 @@ def pairs_table() -> Styler | None:
 
 def pairs_said() -> str:
     """Say how the cost of a pair changes from the smallest to the largest measured set."""
-    rows = pair_costs()
-    if rows.empty:
-        return "Not measured yet."
+    rows = pd.DataFrame(measurement("bench_many_pairs")["rows"])
     few, many = rows["pairs"].min(), rows["pairs"].max()
     by = rows.set_index(["pairs", "method"])
     times = [by.loc[(many, m), "training_us"] / by.loc[(few, m), "training_us"] for m in METHODS]
@@ -221,16 +208,15 @@ def printed_said() -> str:
 
 
 def gpu_said() -> str:
-    """Say in Markdown on which card the stored figures were measured, or that none is stored."""
-    found = measurement("bench_gpu")
-    return " ".join(_measured_on(found)) if found else "Not measured on a GPU with the present code yet."
+    """Say in Markdown on which card the stored figures were measured."""
+    return " ".join(_measured_on(measurement("bench_gpu")))
 
 
 def gpu_table() -> Styler | None:
     """Show what was measured on a GPU beside the figures of the former code; None without both."""
     found = measurement("bench_gpu")
-    rows = [row for row in _beside(found) if row[-1] != "–"] if found else []
-    if found is None or not rows:
+    rows = [row for row in _beside(found) if row[-1] != "–"]
+    if not rows:
         return None
     table = pd.DataFrame(rows, columns=["", "unit", "before", "now"]).set_index("").rename_axis(None)
     return show(table, "costs-gpu", f"Measured, {_card(found['device'])}. {AT_MOST}", best=False)
@@ -272,7 +258,7 @@ def _measured_on(found: dict[str, Any]) -> list[str]:
 def _former(found: dict[str, Any]) -> dict[str, Any] | None:
     """Return the figures of the former code, where they are of the same card."""
     before = measurement("bench_gpu_before")
-    return before if before and before["device"]["name"] == found["device"]["name"] else None
+    return before if before["device"]["name"] == found["device"]["name"] else None
 
 
 def _beside(found: dict[str, Any]) -> list[tuple[str, str, str, str]]:
@@ -285,11 +271,9 @@ def _beside(found: dict[str, Any]) -> list[tuple[str, str, str, str]]:
     return rows
 
 
-def precision_table() -> Styler | None:
-    """Show test rSum by method and precision, mean ± deviation over seeds; None without the probe."""
+def precision_table() -> Styler:
+    """Show test rSum by method and precision, mean ± deviation over seeds."""
     found = measurement("probe_precision")
-    if found is None:
-        return None
     names = {"gce": "plain training, GCE", "l2rm": "L2RM"}
     cells = {
         label: {

@@ -58,10 +58,8 @@ def points(runs: pd.DataFrame) -> pd.DataFrame:
         for name, label, column in DETECTORS
         if column in part and part.loc[part["label"] == label, column].notna().any()
     }
-    stored = measurement("audit_posteriors")
-    if stored is not None:
-        rows = pd.DataFrame(stored["rows"])
-        lines["the audit"] = rows[rows["score"] == "auto"].set_index("rate")["auroc"]
+    audit = pd.DataFrame(measurement("audit_posteriors")["rows"])
+    lines["the audit"] = audit[audit["score"] == "auto"].set_index("rate")["auroc"]
     return pd.DataFrame(lines).T
 
 

@@ -105,7 +105,7 @@ def count_partners(shown: np.ndarray, described: np.ndarray, batch: int, seed: i
 
 def photograph_counts() -> pd.DataFrame:
     """Return the recorded counts on Flickr8K: one row per protocol, rate, batch size and seed."""
-    table = pd.DataFrame((measurement("probe_counts") or {"rows": []})["rows"])
+    table = pd.DataFrame(measurement("probe_counts")["rows"])
     keys = table[["protocol", "rate", "batch", "wrong"]].itertuples(index=False)
     chances = [
         chance_of_partner(k.wrong, k.batch, 5, None if k.protocol == "images" else k.rate) for k in keys
@@ -195,15 +195,16 @@ def by_concepts(rate: float, seed: int, batch: int = 128) -> Styler:
 
 
 def probes(part: str) -> pd.DataFrame:
-    """Return the recorded epochs of variants of L2RM, one row per epoch of a run; empty without the file.
+    """Return the recorded epochs of variants of L2RM, one row per epoch of a run.
 
     ``part`` is "targets", at rate 0.6, or "clean", without wrong pairs.
     """
-    found = measurement(f"probe_{part}")
-    if found is None:
-        return pd.DataFrame(columns=["label", "seed", "phase"])
     own = ("label", "seed", "mrate", "best_epoch", "val", "test", "last")
-    rows = [{k: run[k] for k in own} | epoch for run in found["rows"] for epoch in run["epochs"]]
+    rows = [
+        {k: run[k] for k in own} | epoch
+        for run in measurement(f"probe_{part}")["rows"]
+        for epoch in run["epochs"]
+    ]
     return pd.DataFrame(rows)
 
 

@@ -41,7 +41,7 @@ def measured(file: str = "") -> tuple[pd.DataFrame, dict[str, Any]]:
     ValueError
         The file is not there, or was written by something else.
     """
-    found: dict[str, Any] = measurement("bench_limits") or {"rows": []}
+    found = {} if file else measurement("bench_limits")
     if file:
         try:
             found = json.loads(Path(file).read_text("utf8"))
@@ -53,9 +53,8 @@ def measured(file: str = "") -> tuple[pd.DataFrame, dict[str, Any]]:
                 "python book/bench/limits.py --out limits.json"
             )
     rows = pd.DataFrame(found.pop("rows"))
-    if len(rows):
-        rows["letter"] = [chr(ord("A") + number) for number in range(len(rows))]
-        rows["share"], rows["faster"] = rows["limit_ms"] / rows["ms"], rows["other_ms"] / rows["ms"]
+    rows["letter"] = [chr(ord("A") + number) for number in range(len(rows))]
+    rows["share"], rows["faster"] = rows["limit_ms"] / rows["ms"], rows["other_ms"] / rows["ms"]
     return rows, found
 
 
@@ -68,10 +67,8 @@ def rules(row: pd.Series) -> str:
     return "steps between"
 
 
-def table(rows: pd.DataFrame, about: dict[str, Any]) -> Styler | None:
+def table(rows: pd.DataFrame, about: dict[str, Any]) -> Styler:
     """Show every operation: ours, the other candidate, the limit, and how near."""
-    if rows.empty:
-        return None
     shown = pd.DataFrame(
         {
             "operation": rows["operation"],
@@ -94,11 +91,9 @@ def table(rows: pd.DataFrame, about: dict[str, Any]) -> Styler | None:
     return show(shown, "limits", caption)
 
 
-def goals() -> Styler | None:
+def goals() -> Styler:
     """Show what the solvers were to reach on this class of machine, and the stored ratios."""
     transport, small, labels = (measurement(f"bench_{name}") for name in ("ot_partial", "ot_small", "map"))
-    if transport is None or small is None or labels is None:
-        return None
     by_size = {
         row["size"]: row
         for row in transport["summary"]
@@ -144,10 +139,8 @@ def milliseconds(value: float) -> str:
     raise AssertionError
 
 
-def peaks_table(about: dict[str, Any]) -> Styler | None:
+def peaks_table(about: dict[str, Any]) -> Styler:
     """Show the five rates of the core."""
-    if not about:
-        return None
     rates = about["peaks"]
     text = {
         "float32 products": f"{rates['flops'] / 1e9:.0f} thousand million additions and multiplications",
@@ -172,10 +165,8 @@ def equivalents(work: dict[str, float], rates: dict[str, float]) -> float:
     return work["flops"] + work["exps"] * rates["flops"] / rates["exps"]
 
 
-def roofline(rows: pd.DataFrame, about: dict[str, Any]) -> Figure | None:
+def roofline(rows: pd.DataFrame, about: dict[str, Any]) -> Figure:
     """Draw each operation's rate over its work per byte, below the roofs of memory, cache and products."""
-    if rows.empty:
-        return None
     rates = about["peaks"]
     figure, ((axis,),) = plots.panels(1, 1, 6.8, 4.2)
     x = np.geomspace(0.05, 3000, 200)
@@ -200,8 +191,6 @@ def roofline(rows: pd.DataFrame, about: dict[str, Any]) -> Figure | None:
 
 def said(rows: pd.DataFrame) -> str:
     """Return what the table says in Markdown: nearest to the limit, farthest from it, what a call costs."""
-    if rows.empty:
-        return "No stored benchmark here: `python book/bench/limits.py` makes it."
     near, far = rows.loc[rows["share"].idxmax()], rows.loc[rows["share"].idxmin()]
     slower = rows[rows["faster"] < 1]
     fixed = rows[[rules(row) == "fixed cost of a call" for _, row in rows.iterrows()]]

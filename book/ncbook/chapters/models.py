@@ -224,11 +224,9 @@ def _boxes(axis: Axes, split: Split, image: int, share: np.ndarray) -> None:
     axis.text(x0 + 1, y0 + 1, f"{share.max():.2f}", fontsize=7, va="top", color="#222222", bbox=ground)
 
 
-def loops() -> Styler | None:
+def loops() -> Styler:
     """Show the recorded cost of scoring all pairs at once, beside a loop over captions."""
     bench = measurement("bench_similarity")
-    if bench is None:
-        return None
     *_, (size_name, size) = bench["sizes"].items()
     rows = {}
     for row in (r for r in bench["rows"] if r["size"] == size_name):

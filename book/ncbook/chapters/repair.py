@@ -406,11 +406,9 @@ def memory_table(record: Record) -> Styler:
     return show(table, "memory", caption, digits=3)
 
 
-def step_time() -> Styler | None:
+def step_time() -> Styler:
     """Show the recorded time of a step with the bank, relative to NCR's."""
     stored = measurement("bench_bank")
-    if stored is None:
-        return None
     steps = pd.DataFrame(stored["step"])
     full = "repair, " + steps["variant"].astype(str) + ", bank " + steps["bank"].astype(str)
     steps["what"] = full.where(steps["method"] != "ncr", "ncr")
