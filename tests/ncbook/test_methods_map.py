@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 
 import nbformat
-import pandas as pd
 import pytest
 from ncbook.chapters import methods_map as page
 
@@ -41,13 +40,6 @@ def test_facts_come_from_the_registry_and_the_records() -> None:
     assert list(undated) == ["crank", "crank_plus"]
     dated = table["year"].drop(undated).astype(int)
     assert list(dated) == sorted(dated)  # the order of publication
-
-
-def test_the_page_needs_no_records(monkeypatch: pytest.MonkeyPatch) -> None:
-    none = pd.DataFrame({"label": [], "seconds": []})
-    monkeypatch.setattr(page.photographs, "photograph_runs", lambda: none)
-    assert "Training on" not in page.said()
-    assert page.details().to_html().count("–") >= len(page.IDEAS)
 
 
 def test_the_grid_holds_each_name_once() -> None:

@@ -222,13 +222,10 @@ def verdicts(differences: Mapping[float, Difference]) -> str:
 
 def against(runs: pd.DataFrame, method: str) -> Markdown:
     """Say at which mismatch rates ``method`` is ahead of each other row of :func:`recorded_rates`."""
-    lines = []
-    for model, part in runs.groupby("model"):
-        for other in sorted(set(part["label"]) - {method}):
-            if said := verdicts(over_rates(part, method, other)):
-                lines.append(f"- against {other}, model `{model}`: {said}")
-    if not lines:
-        return say("There are no recorded runs to compare.")
+    others = sorted(set(runs["label"]) - {method})
+    said = {other: verdicts(over_rates(runs, method, other)) for other in others}
+    model = runs["model"].iloc[0]
+    lines = [f"- against {other}, model `{model}`: {words}" for other, words in said.items() if words]
     head = (
         f"**{method}, seed by seed.** *Ahead* and *behind*: the 95 % interval of the mean "
         "difference excludes zero."
@@ -361,35 +358,27 @@ def as_preset(runs: pd.DataFrame, **given: Any) -> pd.DataFrame:
     return runs[own]
 
 
-def recorded_rates(
-    method: str,
-    models: Iterable[str] = (),
-    others: Sequence[str] = ("plain (triplet)", "plain (infonce)", "l2rm"),
-) -> pd.DataFrame:
-    """Return recorded quick runs of a method and others under image-level noise; prints when there are none.
+def recorded_rates(method: str, models: Iterable[str], others: Sequence[str]) -> pd.DataFrame:
+    """Return recorded quick runs of a method and others under image-level noise, with a column ``label``.
 
     Parameters
     ----------
     method : str
     models : iterable of str
-        The first of these in which ``method`` was recorded is taken; every such model by default.
+        The first of these in which ``method`` was recorded is taken.
     others : sequence of str
         Labels of other methods to take along; plain training is named with its loss.
 
     Returns
     -------
     DataFrame
-        As :func:`ncbook.recorded`, with a column ``label``; of an ensemble also its networks alone.
+        As :func:`ncbook.recorded`; of an ensemble also its networks alone.
     """
     runs = recorded(preset="quick", dataset="emoji", protocol="images")
-    have = set(runs.loc[runs["method"] == method, "model"]) if not runs.empty else set()
-    taken = [m for m in models if m in have][:1] if models else sorted(have)
-    if not taken:
-        print(f"no recorded runs of {method} here: this needs a checkout of the book")
-        return runs.iloc[:0]
-    runs = labelled(as_preset(runs[runs["model"].isin(taken)]))
+    have = set(runs.loc[runs["method"] == method, "model"])
+    runs = labelled(as_preset(runs[runs["model"] == next(m for m in models if m in have)]))
     alone = runs[runs["method"] == method]
-    if "single.rsum" in runs and alone["single.rsum"].notna().any():
+    if alone["single.rsum"].notna().any():
         alone = alone.assign(label=method + ONE, rsum=alone["single.rsum"])
         runs = pd.concat([runs, alone], ignore_index=True)
     return runs[runs["label"].isin([method, method + ONE, *others])]
@@ -399,22 +388,15 @@ def recorded_labels(protocol: str = "symmetric") -> pd.DataFrame:
     """Return the recorded quick runs of category retrieval on the bundled data, one row per run.
 
     ``protocol``, ``symmetric`` or ``asymmetric``, is that of label noise drawn for images and texts apart.
-    Where nothing is recorded, no rows but the usual columns.
     """
     where = {"preset": "quick", "dataset": "emoji_category", "scope": "modality", "protocol": protocol}
-    runs = recorded("labels", **where)
-    usual = ("method", "variant", "noise_rate", "seed", "map_avg", "device", "path")
-    return runs if len(runs) else pd.DataFrame(columns=list(usual))
+    return recorded("labels", **where)
 
 
-def rates(runs: pd.DataFrame) -> Figure | None:
-    """Draw recorded runs over the mismatch rate: of several models, VSE, or the first by name."""
-    if runs.empty:
-        return None
-    models = sorted(set(runs["model"]))
-    model = "vse" if "vse" in models else models[0]
-    figure = plots.rates(runs[runs["model"] == model])
-    figure.axes[0].set_title(f"model {model}")
+def rates(runs: pd.DataFrame) -> Figure:
+    """Draw runs of :func:`recorded_rates` over the mismatch rate."""
+    figure = plots.rates(runs)
+    figure.axes[0].set_title(f"model {runs['model'].iloc[0]}")
     return figure
 
 
@@ -423,28 +405,14 @@ def devices(runs: pd.DataFrame) -> str:
     return ", ".join(sorted(set(runs["device"])))
 
 
-def rate_table(
-    runs: pd.DataFrame, name: str = "recorded", by: Sequence[str] = ("model", "label"), caption: str = ""
-) -> Styler | None:
-    """Show mean ± standard deviation (seeds) of rSum, one column per mismatch rate.
-
-    Parameters
-    ----------
-    runs : DataFrame
-        From :func:`recorded_rates` or :func:`ncbook.recorded`.
-    name, caption : str
-        Of the table; the caption names the protocol of :func:`recorded_rates` by default.
-    by : sequence of str
-        Columns whose values name a row.
-    """
-    if runs.empty:
-        return None
-    table = means(runs, by, "mrate").rename_axis(columns="mismatch rate")
-    usual = (
+def rate_table(runs: pd.DataFrame) -> Styler:
+    """Show mean ± standard deviation (seeds) of rSum, runs of :func:`recorded_rates`, by mismatch rate."""
+    table = means(runs, ("model", "label"), "mrate").rename_axis(columns="mismatch rate")
+    caption = (
         "Measured, preset quick: rSum on 500 test pictures, mean ± standard deviation (seeds); best epoch on "
         f"the validation pictures; image-level noise drawn with the run's seed; {devices(runs)}"
     )
-    return show(table, name, caption or usual)
+    return show(table, "recorded", caption)
 
 
 def gains(

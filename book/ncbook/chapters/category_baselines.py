@@ -109,10 +109,8 @@ def live_table(records: Mapping[str, Record]) -> Styler:
     return show(pd.DataFrame(rows).T, "live", caption, digits=3)
 
 
-def slopes(runs: pd.DataFrame) -> Figure | None:
+def slopes(runs: pd.DataFrame) -> Figure:
     """Draw mAP, mean of both directions, over the noise rate, one panel per family of methods."""
-    if runs.empty:
-        return None
     figure, axes = plots.panels(2, 2, 8.4, 5.6, sharey=True, sharex=True)
     for axis, (family, members) in zip(axes.flat, FAMILIES.items(), strict=True):
         for name in members:
@@ -120,13 +118,11 @@ def slopes(runs: pd.DataFrame) -> Figure | None:
             part = runs[runs["method"] == name].groupby("noise_rate")["map_avg"]
             mean, spread = part.mean(), part.std().fillna(0)
             if len(mean):
+                low, high = mean - spread, mean + spread
                 axis.plot(mean.index, mean, ms=5, label=name, **style)
-                axis.fill_between(
-                    mean.index, mean - spread, mean + spread, color=style["color"], alpha=0.15, lw=0
-                )
+                axis.fill_between(mean.index, low, high, color=style["color"], alpha=0.15, lw=0)
         axis.set(title=family, xticks=RATES, xlim=(0.15, 0.85))
-        if axis.get_legend_handles_labels()[0]:
-            axis.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+        axis.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     for axis in axes[1]:
         axis.set_xlabel("share of labels redrawn")
     for axis in axes[:, 0]:
@@ -135,14 +131,12 @@ def slopes(runs: pd.DataFrame) -> Figure | None:
     return figure
 
 
-def order(runs: pd.DataFrame) -> Styler | None:
+def order(runs: pd.DataFrame) -> Styler:
     """Show the rank correlation between printed and measured means, by data set and noise rate."""
     runs = runs.assign(row=runs["method"])
     places = (("II", "Wikipedia"), ("I", "NUS-WIDE"), ("I", "XMediaNet"))
     parts = [rank_agreement(runs, data, table).assign(printed=data) for table, data in places]
     found = pd.concat(parts)
-    if found.empty:
-        return None
     cells = found.pivot_table(index="printed", columns="noise", values="rank correlation", sort=False)
     caption = (
         f"Rank correlation, printed against measured on emoji_category; {int(found['methods'].max())} methods"

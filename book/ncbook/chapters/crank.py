@@ -141,21 +141,17 @@ def said(run: Finished) -> Markdown:
 # ---------------------------------------------------------------------------------------------- the records
 
 
-def ablation_runs(model: str = "bow") -> pd.DataFrame:
+def ablation_runs() -> pd.DataFrame:
     """Return the recorded runs of :data:`VARIANTS` on photographs, with the row's name as ``label``."""
-    runs = recorded(preset="standard", dataset="f8k", model=model)
-    if runs.empty:
-        return pd.DataFrame(columns=["label", "mrate", "protocol", "rsum"])
+    runs = recorded(preset="standard", dataset="f8k", model="bow")
     every = rows_of(runs, VARIANTS, data_options={"root": "any"})
     return every[every["protocol"] == "images"]
 
 
-def ablation(model: str = "bow") -> Styler | None:
+def ablation() -> Styler:
     """Show the sum of recalls with one part of CRANK taken away or exchanged at a time."""
-    runs = ablation_runs(model)
+    runs = ablation_runs()
     both = runs[runs["mrate"].isin([0.0, 0.6])]
-    if both.empty:
-        return None
     cells = both.groupby(["label", "mrate"])["rsum"].agg(lambda values: mean_text(list(values), 1))
     table = cells.unstack("mrate").reindex(list(VARIANTS))
     table = table.fillna("not run").rename_axis(index=None, columns="mismatch rate")
@@ -167,11 +163,9 @@ def ablation(model: str = "bow") -> Styler | None:
     return show(table, "crank-ablation", caption)
 
 
-def counts(model: str = "bow") -> Styler | None:
+def counts() -> Styler:
     """Show the counted share of wrong pairs, and how well the ranking finds them, by rate and protocol."""
-    runs = recorded(preset="standard", dataset="f8k", model=model)
-    if runs.empty or "crank" not in set(runs["method"]):
-        return None
+    runs = recorded(preset="standard", dataset="f8k", model="bow")
     own = as_preset(runs[runs["method"] == "crank"], data_options={"root": "any"})
     names = {"counted_share": "share counted", "auc": "AUROC of the ranking"}
     table = measures(
@@ -205,11 +199,9 @@ def judged() -> Markdown:
     return Markdown("\n".join(lines))
 
 
-def scenes() -> Styler | None:
+def scenes() -> Styler:
     """Show the methods that are recorded up to rate 0.4 on the drawn scenes, model VSE, preset quick."""
     runs = recorded(preset="quick", dataset="emoji", model="vse")
-    if runs.empty:
-        return None
     runs = pd.concat([labelled(as_preset(runs)), rows_of(runs, STABLE)])
     images = runs[(runs["protocol"] == "images") & runs["mrate"].isin([0.0, 0.2, 0.4, 0.6, 0.8])]
     cells = images.groupby(["label", "mrate"])["rsum"].agg(lambda values: mean_text(list(values), 1))

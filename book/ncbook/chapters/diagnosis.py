@@ -371,20 +371,16 @@ def compared(runs: pd.DataFrame) -> pd.DataFrame:
     return runs[(runs["protocol"] == "images") & runs["label"].isin(COMPARED)]
 
 
-def gain_figure(runs: pd.DataFrame) -> Figure | None:
+def gain_figure(runs: pd.DataFrame) -> Figure:
     """Draw L2RM's gain over InfoNCE, its own warm-up loss and dropping, with the same seed, over the rate."""
-    part = compared(runs)
-    if part.empty:
-        return None
-    table = part.pivot_table(index=["mrate", "seed"], columns="label", values="rsum")
+    table = compared(runs).pivot_table(index=["mrate", "seed"], columns="label", values="rsum")
     figure, ((axis,),) = plots.panels(1, 1, height=3.2)
     colours = dict(zip(AGAINST, (plots.THIRD, plots.ACCENT, plots.IMAGES), strict=True))
     for label, name in AGAINST.items():
-        if label in table and "l2rm" in table:
-            gain = (table["l2rm"] - table[label]).dropna().rename("gain").reset_index()
-            axis.plot(gain["mrate"], gain["gain"], "o", ms=4, color=colours[label])
-            mean = gain.groupby("mrate")["gain"].mean()
-            axis.plot(mean.index, mean, color=colours[label], label=f"over {name}")
+        gain = (table["l2rm"] - table[label]).dropna().rename("gain").reset_index()
+        axis.plot(gain["mrate"], gain["gain"], "o", ms=4, color=colours[label])
+        mean = gain.groupby("mrate")["gain"].mean()
+        axis.plot(mean.index, mean, color=colours[label], label=f"over {name}")
     axis.axhline(0, color="#444444", lw=1)
     axis.set(xlabel="mismatch rate", ylabel="gain in rSum", title="L2RM, same seed")
     axis.legend()
@@ -394,8 +390,6 @@ def gain_figure(runs: pd.DataFrame) -> Figure | None:
 def say_gains(runs: pd.DataFrame) -> None:
     """Print L2RM's gain over each of the others at every recorded rate, with intervals; † as in tables."""
     part = compared(runs)
-    if "l2rm" not in set(part["label"]):
-        return
     for value, epoch in (("rsum", "selected epoch"), ("last.rsum", "last epoch")):
         for label, name in AGAINST.items():
             cells = []
@@ -444,10 +438,8 @@ def scene_runs() -> pd.DataFrame:
     return recorded(preset="quick", dataset="emoji", model="vse", method="l2rm", protocol="images")
 
 
-def scenes_found(runs: pd.DataFrame) -> Styler | None:
+def scenes_found(runs: pd.DataFrame) -> Styler:
     """Show by rate what rematching finds on the scenes, against the best caption of the batch and chance."""
-    if runs.empty:
-        return None
     usual = as_preset(runs[runs["mrate"] > 0])
     names = {
         "rematch_rows": "rows that moved",
@@ -475,21 +467,18 @@ SCENE_VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
-def scenes_variants(runs: pd.DataFrame) -> Styler | None:
+def scenes_variants(runs: pd.DataFrame) -> Styler:
     """Show rSum on the scenes, and what rematching finds, with other transports."""
     rows = {}
-    usual = as_preset(runs[runs["mrate"] == 0.6]) if len(runs) else runs
+    runs = runs[runs["mrate"] == 0.6]
     for name, given in SCENE_VARIANTS.items():
-        group = as_preset(runs[runs["mrate"] == 0.6], **given) if len(runs) else runs
-        if len(group):
-            rows[name] = {
-                "test rSum": mean_text(list(group["rsum"])),
-                "minus L2RM, same seed": paired(group, usual).short if given else "–",
-                "rows that moved": f"{group['rematch_rows'].mean():.3f}",
-                "relevance chosen": mean_text(list(group["rematch_relevance"].dropna()), 3),
-            }
-    if not rows:
-        return None
+        group = as_preset(runs, **given)
+        rows[name] = {
+            "test rSum": mean_text(list(group["rsum"])),
+            "minus L2RM, same seed": paired(group, as_preset(runs)).short if given else "–",
+            "rows that moved": f"{group['rematch_rows'].mean():.3f}",
+            "relevance chosen": mean_text(list(group["rematch_relevance"].dropna()), 3),
+        }
     caption = (
         "Measured on scenes (emoji), preset quick, model vse, rate 0.6: mean ± standard deviation (seeds), "
         "last epoch of the rows; relevance of the rows that moved"

@@ -124,10 +124,8 @@ def rates(methods: Sequence[str]) -> pd.DataFrame:
     return runs[(runs["protocol"] == "images") & runs["label"].isin([*methods, *PLAIN])]
 
 
-def rate_curves(runs: pd.DataFrame) -> Figure | None:
+def rate_curves(runs: pd.DataFrame) -> Figure:
     """Draw the sum of recalls over the mismatch rate, runs of :func:`rates`."""
-    if runs.empty:
-        return None
     figure = plots.rates(runs)
     figure.axes[0].set_title("Flickr8K, images exchanged")
     return figure
@@ -148,8 +146,6 @@ def ahead(runs: pd.DataFrame, methods: Sequence[str]) -> Markdown:
                 others = ", ".join(f"`{other}`" for other in behind)
                 beaten.append(f"`{label}` ({means[label]:.0f}) ahead of {others}")
         lines.append(f"- rate {rate:g}: " + ("; ".join(beaten) or "none"))
-    if not lines:
-        return say("There are no recorded runs to compare.")
     head = (
         "**Who is ahead of whom**, among the family and the best plain loss. *Ahead*: the 95 % interval of "
         "the mean difference, seed by seed, lies above zero."

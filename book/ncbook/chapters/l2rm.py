@@ -138,7 +138,7 @@ def rematching_said(record: Record) -> Markdown:
     s = record.settings
     runs = recorded(method="l2rm", **{k: s[k] for k in ("dataset", "model", "preset", "protocol", "mrate")})
     said = ""
-    if len(runs) and "rematch_relevance" in runs:
+    if len(runs):
         runs = as_preset(runs).set_index("seed")
         gain = by_seed(runs["rematch_relevance"] - runs["given_relevance"], digits=3)
         if gain.n > 1:
@@ -154,10 +154,7 @@ def rematching_said(record: Record) -> Markdown:
 
 def longer_said(runs: pd.DataFrame) -> Markdown:
     """Say who is ahead after five epochs and after twelve, on SAF at rate 0.6."""
-    long = over_rates(runs, "l2rm", "plain (infonce)") if len(runs) else {}
-    if not long:
-        return say("No longer runs are recorded here.")
-    ((rate, gain),) = long.items()
+    ((rate, gain),) = over_rates(runs, "l2rm", "plain (infonce)").items()
     return say(f"After twelve epochs at rate {rate:g} L2RM minus InfoNCE is {gain.short}.")
 
 
@@ -185,21 +182,17 @@ def rematched_examples(run: Finished, seed: int) -> Figure | None:
 def longer_runs() -> pd.DataFrame:
     """Return the recorded runs of ten training epochs on SAF at rate 0.6."""
     runs = recorded(preset="quick", model="saf", dataset="emoji", protocol="images", epochs=10, mrate=0.6)
-    return runs if runs.empty else labelled(runs)
+    return labelled(runs)
 
 
-def longer_curves(runs: pd.DataFrame) -> Figure | None:
+def longer_curves(runs: pd.DataFrame) -> Figure:
     """Draw the learning curves of one longer run per method."""
-    if runs.empty:
-        return None
     first = runs.sort_values(["label", "seed"]).drop_duplicates("label").set_index("label")["path"]
     return plots.learning_curves({label: load_record(path) for label, path in first.items()})
 
 
-def longer_table(runs: pd.DataFrame) -> Styler | None:
+def longer_table(runs: pd.DataFrame) -> Styler:
     """Show test rSum of the longer runs."""
-    if runs.empty:
-        return None
     columns = {"rsum": ["mean", "min", "max", "count"], "best_epoch": ["mean"]}
     table = runs.groupby("label").agg(columns).rename_axis(index=None)
     table.columns = ["test rSum, mean", "lowest", "highest", "seeds", "best epoch, mean"]

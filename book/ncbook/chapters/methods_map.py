@@ -143,16 +143,12 @@ def said() -> str:
     several, needy = own[own["networks"] > 1], own[own["clean"] > 0]
     replacing = own[own["fate"] == "replaced"]
     by_loss = (replacing["signal"] == "loss").sum()
-    sentences = [
-        f"Of {len(own)} methods {len(several)} train two networks; known clean pairs are needed by "
-        f"{', '.join(needy['name'])}.",
-        f"Of the {len(replacing)} that look for another partner, {by_loss} suspect a pair by its loss.",
-    ]
     times = own["seconds"].dropna()
-    if len(times):
-        quick, slow = times.idxmin(), times.idxmax()
-        sentences.append(
-            f"Training on Flickr8K takes from {times.min():.0f} seconds ({own.loc[quick, 'name']}) to "
-            f"{times.max():.0f} ({own.loc[slow, 'name']})."
-        )
-    return " ".join(sentences)
+    quick, slow = times.idxmin(), times.idxmax()
+    return (
+        f"Of {len(own)} methods {len(several)} train two networks; known clean pairs are needed by "
+        f"{', '.join(needy['name'])}. "
+        f"Of the {len(replacing)} that look for another partner, {by_loss} suspect a pair by its loss. "
+        f"Training on Flickr8K takes from {times.min():.0f} seconds ({own.loc[quick, 'name']}) to "
+        f"{times.max():.0f} ({own.loc[slow, 'name']})."
+    )

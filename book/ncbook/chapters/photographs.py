@@ -49,11 +49,12 @@ def photograph_runs(model: str = "bow", dataset: str = "f8k") -> pd.DataFrame:
     """Return the recorded runs of a model on Flickr8K, or on another data set, with a column ``label``.
 
     Those of the preset ``standard`` with the options of the methods, of L2RM also without rematching, and of
-    plain losses also at the temperature of CRANK (:data:`WARM`).
+    plain losses also at the temperature of CRANK (:data:`WARM`). A ValueError for a model without runs there.
     """
     runs = recorded(preset="standard", dataset=dataset, model=model)
     if runs.empty:
-        return pd.DataFrame(columns=["label", "protocol", "mrate", "seed", "rsum", "auc", "remarks"])
+        there = sorted(set(recorded(preset="standard", dataset=dataset)["model"]))
+        raise ValueError(f"model={model!r}: the recorded runs on {dataset} have {', '.join(there)}")
     place: dict[str, Any] = {"data_options": {"root": "any"}} if dataset == "f8k" else {}
     rows: dict[str, tuple[str, dict[str, Any]]] = {"l2rm, dropped": ("l2rm", {"rematch_weight": 0}), **WARM}
     return pd.concat([labelled(as_preset(runs, **place)), rows_of(runs, rows, **place)], ignore_index=True)
@@ -61,14 +62,12 @@ def photograph_runs(model: str = "bow", dataset: str = "f8k") -> pd.DataFrame:
 
 def summary(runs: pd.DataFrame) -> str:
     """Return how many runs there are, of how many rows and seeds."""
-    if runs.empty:
-        return "no recorded runs of this model here"
     rates = ", ".join(f"{rate:g}" for rate in sorted(set(runs["mrate"])))
     rows, seeds = (runs[column].nunique() for column in ("label", "seed"))
     return f"{len(runs)} recorded runs: {rows} rows, rates {rates}, seeds: {seeds}"
 
 
-def rate_rows(runs: pd.DataFrame, protocol: str, name: str, value: str = "rsum") -> Styler | None:
+def rate_rows(runs: pd.DataFrame, protocol: str, name: str, value: str = "rsum") -> Styler:
     """Show the sum of recalls by method and mismatch rate.
 
     Parameters
@@ -84,11 +83,8 @@ def rate_rows(runs: pd.DataFrame, protocol: str, name: str, value: str = "rsum")
         that test two together the mean of the two alone.
     """
     part = runs[runs["protocol"] == protocol]
-    if part.empty:
-        return None
     if value == "one_network":
-        alone = part["single.rsum"] if "single.rsum" in part else part["rsum"]
-        part = part.assign(one_network=alone.fillna(part["rsum"]))
+        part = part.assign(one_network=part["single.rsum"].fillna(part["rsum"]))
     table = means(part, "label", "mrate", value).rename_axis(columns="mismatch rate")
     rows = [label for label in ORDER if label in table.index]
     model = ", ".join(sorted(set(part["model"])))
@@ -107,9 +103,7 @@ def last_epoch(method: str, diagnostic: str, words: str) -> str:
     """Say between which values a diagnostic of the last epoch lies in the recorded runs of a method."""
     runs = photograph_runs()
     own = runs[runs["label"] == method]
-    values = own[diagnostic].dropna() if diagnostic in own else own["mrate"].iloc[:0]
-    if values.empty:
-        return f"No recorded runs of {method} on photographs here have this diagnostic: {words}."
+    values = own[diagnostic].dropna()
     low, high = (f"{value:.3g}" for value in (values.min(), values.max()))
     return f"Over {len(values)} recorded runs on photographs, {words}: {low} to {high}."
 
@@ -117,16 +111,12 @@ def last_epoch(method: str, diagnostic: str, words: str) -> str:
 def part_runs(rate: float) -> pd.DataFrame:
     """Return the runs of :data:`PARTS` on Flickr8K at a mismatch rate, with a column ``label``."""
     runs = recorded(preset="standard", dataset="f8k", model="bow", mrate=rate, protocol="images")
-    if runs.empty:
-        return pd.DataFrame(columns=["label", "seed", "rsum"])
     return rows_of(runs, PARTS, data_options={"root": "any"})
 
 
-def parts_table(rate: float = 0.6) -> Styler | None:
+def parts_table(rate: float = 0.6) -> Styler:
     """Show what the parts of REPAIR and MSCN give on photographs, rSum by row and by seed."""
     runs = part_runs(rate)
-    if runs.empty:
-        return None
     table = runs.pivot_table(index="label", columns="seed", values="rsum")
     table = table.loc[[label for label in PARTS if label in table.index]].rename_axis(None)
     table.columns = [f"seed {seed}" for seed in table]
@@ -146,17 +136,15 @@ def parts_said(rate: float = 0.6) -> str:
     lines = []
     for label in PARTS:
         whole = label.split(",")[0]
-        if label == whole or not {label, whole} <= set(cells):
+        if label == whole or label not in cells:
             continue
         d = by_seed(cells[label] - cells[whole])
-        if not d.n:
-            continue
         ends = f"{d.mean:+.1f} with the one seed that both have"
         if d.n > 1:
             ends = f"{d.mean:+.1f} ± {d.visible:.1f} ({d.n} seeds, 95 %)"
             ends += ", not told from zero" if d.sign == "open" else ""
         lines.append(f"- `{label}` minus `{whole}`: {ends}.")
-    return "\n".join(lines) or "No recorded runs."
+    return "\n".join(lines)
 
 
 def two_sets(table: pd.DataFrame, model: str = "bow") -> Figure | None:
@@ -261,13 +249,9 @@ def differences(runs: pd.DataFrame, protocol: str = "images", compared: Compared
     return pd.DataFrame(rows, columns=["comparison", "mrate", "mean", "half", "n", "mark"])
 
 
-def difference_rows(
-    runs: pd.DataFrame, protocol: str = "images", compared: Compared = COMPARED
-) -> Styler | None:
+def difference_rows(runs: pd.DataFrame, protocol: str = "images", compared: Compared = COMPARED) -> Styler:
     """Show :func:`differences`, one column per rate; differences that decide nothing are in brackets."""
     found = differences(runs, protocol, compared)
-    if found.empty:
-        return None
 
     def text(row: pd.Series) -> str:
         if row["n"] == 1:
@@ -336,14 +320,13 @@ def in_short(runs: pd.DataFrame, fragments: pd.DataFrame, rate: float = 0.6) -> 
             for label, own in rows.items()
             if len(own)
         ]
-        if said:
-            lines.append(f"- **Model {part['model'].iloc[0]}, rate {rate:g}**: rSum {', '.join(said)}.")
+        lines.append(f"- **Model {part['model'].iloc[0]}, rate {rate:g}**: rSum {', '.join(said)}.")
     found = differences(runs, compared=OURS)
     same = found[found["comparison"].str.endswith(SAME) & (found["mrate"] == rate)]
     if len(same):
         gains = [f"{c.removesuffix(SAME)}, {m:+.1f} ± {h:.1f} ({n})" for c, _, m, h, n, _ in same.to_numpy()]
         lines.append(f"- **At one temperature**, model {runs['model'].iloc[0]}: {'; '.join(gains)}.")
-    return "\n".join(lines) or "No recorded runs."
+    return "\n".join(lines)
 
 
 def _span(means: pd.Series) -> str:

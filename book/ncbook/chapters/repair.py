@@ -170,19 +170,11 @@ def replaced_said(run: Finished) -> Markdown:
 def ablation_said() -> Markdown:
     """Say which rows of the ablation do better or worse than the full method."""
     rows = _ablation_rows()
-    if rows.empty:
-        return say("No rows of the ablation with several seeds are recorded here.")
     gain = gains(rows, "rc+npr", CASE, "option.variant")
-    better = [
-        f"`{k[-1]}` at rate {k[2]:g} ({k[0]}, {k[1]})"
-        for k, row in gain.iterrows()
-        if row["largest gain"] < 0
-    ]
-    worse = [
-        f"`{k[-1]}` at rate {k[2]:g} ({k[0]}, {k[1]})"
-        for k, row in gain.iterrows()
-        if row["smallest gain"] > 0
-    ]
+    better, worse = (
+        [f"`{k[-1]}` at rate {k[2]:g} ({k[0]}, {k[1]})" for k in gain.index[found]]
+        for found in (gain["largest gain"] < 0, gain["smallest gain"] > 0)
+    )
     return say(
         f"Better than the full method with every seed: {', '.join(better)}." if better else "",
         f"Worse with every seed: {', '.join(worse)}." if worse else "",
@@ -193,8 +185,6 @@ def ablation_said() -> Markdown:
 def _pairs_of_runs() -> Iterator[tuple[dict[str, Any], dict[str, Record]]]:
     """Yield recorded runs of REPAIR and NCR with equal settings, the longest first."""
     every = recorded(dataset="emoji", protocol="images")
-    if every.empty:
-        return
     every = every[every["method"].isin(["repair", "ncr"])]
     keys = ["model", "mrate", "seed", "epochs", "warmup_epochs", "decay_every"]
     for key, part in every.sort_values("epochs", ascending=False).groupby(keys, sort=False):
@@ -204,12 +194,9 @@ def _pairs_of_runs() -> Iterator[tuple[dict[str, Any], dict[str, Record]]]:
             yield dict(zip(keys, key, strict=True)), {k: load_record(v) for k, v in paths.items()}
 
 
-def longer_runs() -> Figure | None:
+def longer_runs() -> Figure:
     """Draw validation rSum of the longest recorded runs of REPAIR and NCR with the same settings."""
-    found = next(_pairs_of_runs(), None)
-    if found is None:
-        return None
-    key, runs = found
+    key, runs = next(_pairs_of_runs())
     figure, ((axis,),) = plots.panels(1, 1, 7.0, 3.2)
     for name in ("repair", "ncr"):
         rows, (colour, mark) = pd.DataFrame(runs[name].curves), plots.METHOD_STYLES[name]
@@ -272,11 +259,11 @@ def _with_usual(every: pd.DataFrame, free: str) -> pd.DataFrame:
     return every[np.logical_and.reduce(fixed)]
 
 
-def sweep_table() -> Styler | None:
+def sweep_table() -> Styler:
     """Show recorded runs of REPAIR in which one option differs from the preset."""
     every = recorded(dataset="emoji", method="repair", preset="quick")
     sweeps = []
-    for column in _usual() if not every.empty else ():
+    for column in _usual():
         for key, group in _with_usual(every, column).groupby(CASE):
             if group[column].nunique() > 1:
                 cells = group.groupby(column)["rsum"].agg(["mean", "std", "count"]).reset_index()
@@ -284,27 +271,21 @@ def sweep_table() -> Styler | None:
                 cells["value"] = [f"{v:g}" if isinstance(v, float) else v for v in cells["value"]]
                 where = dict(zip(CASE_NAMES, key, strict=True))
                 sweeps.append(cells.assign(option=column.removeprefix("option."), **where))
-    if not sweeps:
-        return None
     table = pd.concat(sweeps).set_index([*CASE_NAMES, "option", "value"])
     caption = "Measured, preset quick: test rSum of REPAIR when one option changes"
     return show(table, "sweep", caption, digits=1, missing="–")
 
 
 def _ablation_rows() -> pd.DataFrame:
-    """Return the recorded runs of the ablation; no rows where there is nothing to compare."""
-    every = recorded(dataset="emoji", method="repair", preset="quick")
-    rows = _with_usual(every, "option.variant") if len(every) else every
-    several = len(rows) and "rc+npr" in set(rows["option.variant"]) and rows["option.variant"].nunique() > 1
-    return rows if several else rows.iloc[:0]
+    """Return the recorded runs of the ablation."""
+    return _with_usual(recorded(dataset="emoji", method="repair", preset="quick"), "option.variant")
 
 
-def ablation_table() -> Styler | None:
+def ablation_table() -> Styler:
     """Show rSum of each row of the ablation minus that of the full method, same seeds."""
-    rows = _ablation_rows()
-    if rows.empty:
-        return None
-    own = gains(rows, "rc+npr", CASE, "option.variant")  # of the full method: of the row it is the negative
+    own = gains(
+        _ablation_rows(), "rc+npr", CASE, "option.variant"
+    )  # of the full method: of the row it is the negative
     cells = own.mul([-1, 1, -1, -1, 1])[own["seeds"] > 1]
     cells = cells[["mean gain", "standard deviation", "largest gain", "smallest gain", "seeds"]]
     cells.index.names = [*CASE_NAMES, "row"]

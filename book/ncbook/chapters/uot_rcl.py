@@ -159,17 +159,15 @@ def correction_said(record: Record) -> Markdown:
 def place_said(runs: pd.DataFrame) -> Markdown:
     """Say at which rates of noise UOT-RCL is ahead of each other method, seed by seed."""
     compared = _compared(runs)
-    lines = []
+    marked, lines = compared.assign(label=compared["method"]), []
     for other in METHODS[1:]:
-        marked = compared.assign(label=compared["method"])
         said = verdicts(over_rates(marked, "uot_rcl", other, "noise_rate", "map_avg", digits=3))
-        if said:
-            lines.append(f"- against {other}: {said}")
+        lines.append(f"- against {other}: {said}")
     head = (
         "**UOT-RCL, seed by seed.** *Ahead* and *behind*: the 95 % interval of the mean difference "
         "excludes zero."
     )
-    return Markdown("\n".join([head, "", *lines])) if lines else say("There are no recorded runs to compare.")
+    return Markdown("\n".join([head, "", *lines]))
 
 
 def beside(record: Record, given: Mapping[str, Any], other: str) -> dict[str, Record]:
@@ -219,40 +217,36 @@ def _compared(runs: pd.DataFrame) -> pd.DataFrame:
     return select(runs, variant="", method=list(METHODS))
 
 
-def recorded_validation(runs: pd.DataFrame) -> Figure | None:
+def recorded_validation(runs: pd.DataFrame) -> Figure:
     """Draw the validation mAP of recorded runs, seed 0, by epoch; one column per noise rate (Fig. 3)."""
     drawn = {}
     for rate in RATES:
         here = select(runs, variant="", noise_rate=rate, seed=0)
         paths = {m: select(here, method=m)["path"] for m in ("uot_rcl", "elrcmr")}
-        if curves := {m: load_record(p).curves for m, found in paths.items() for p in found}:
-            drawn[f"noise {rate:g}"] = curves
-    return labels.validation_curves(drawn) if drawn else None
+        drawn[f"noise {rate:g}"] = {m: load_record(p).curves for m, found in paths.items() for p in found}
+    return labels.validation_curves(drawn)
 
 
-def rates(runs: pd.DataFrame) -> Figure | None:
+def rates(runs: pd.DataFrame) -> Figure:
     """Draw the test mAP of the compared methods over the noise rate."""
-    here = _compared(runs)
-    return None if here.empty else labels.sweep(here, "noise_rate", xlabel="label noise", group="method")
+    return labels.sweep(_compared(runs), "noise_rate", xlabel="label noise", group="method")
 
 
-def _over_rates(runs: pd.DataFrame, by: str, names: Mapping[str, str], table: str) -> Styler | None:
+def _over_rates(runs: pd.DataFrame, by: str, names: Mapping[str, str], table: str) -> Styler:
     """Show the test mAP of those rows ``names`` of a table that were recorded, over the noise rate."""
     runs = runs[runs[by].isin(list(names))]
-    if runs.empty:
-        return None
     cells = means(runs, by, "noise_rate", "map_avg", digits=3).rename_axis(columns="label noise")
     cells = cells.reindex([n for n in names if n in cells.index]).rename(index=dict(names))
     what = "mean of both mAP on test, mean ± standard deviation (seeds)"
     return show(cells, table, f"Measured, preset quick: {what}; {devices(runs)}")
 
 
-def rate_table(runs: pd.DataFrame, name: str) -> Styler | None:
+def rate_table(runs: pd.DataFrame, name: str) -> Styler:
     """Show the test mAP of the compared methods over the noise rate."""
     return _over_rates(_compared(runs), "method", {m: m for m in METHODS}, name)
 
 
-def ablation(runs: pd.DataFrame) -> Styler | None:
+def ablation(runs: pd.DataFrame) -> Styler:
     """Show the test mAP without each part of the method, over the noise rate (Table IV)."""
     return _over_rates(select(runs, method="uot_rcl"), "variant", PARTS, "ablation")
 
@@ -270,22 +264,17 @@ def class_maps(record: Record, run: LoadedRun) -> Figure | None:
     return labels.confusions(drawn, names)
 
 
-def recorded_class_maps(runs: pd.DataFrame) -> Figure | None:
+def recorded_class_maps(runs: pd.DataFrame) -> Figure:
     """Draw true classes against the corrected classes of recorded runs, seed 0, per noise rate (Fig. 8)."""
-    drawn = {}
-    for rate in RATES:
-        for path in select(runs, method="uot_rcl", variant="", noise_rate=rate, seed=0)["path"]:
-            diagnostics = load_record(path).diagnostics
-            if "confusion" in diagnostics:
-                drawn[f"noise {rate:g}"] = np.array(diagnostics["confusion"])
-    return labels.confusions(drawn, data.load("emoji_category").label_names) if drawn else None
+    own = select(runs, method="uot_rcl", variant="", seed=0)
+    paths = {rate: select(own, noise_rate=rate)["path"].item() for rate in RATES}
+    drawn = {f"noise {r:g}": np.array(load_record(p).diagnostics["confusion"]) for r, p in paths.items()}
+    return labels.confusions(drawn, data.load("emoji_category").label_names)
 
 
-def accuracy(runs: pd.DataFrame) -> Styler | None:
+def accuracy(runs: pd.DataFrame) -> Styler:
     """Show how many labels, confident pairs and links of the relation plan are right, over the noise rate."""
     own = select(runs, method="uot_rcl", variant="")
-    if own.empty:
-        return None
     table = own.groupby("noise_rate")[list(ACCURACIES)].mean().rename(columns=ACCURACIES)
     caption = f"Measured: last epoch, mean over {own['seed'].nunique()} seeds"
     return show(table.rename_axis("label noise"), "accuracy", caption, digits=3)
@@ -320,9 +309,6 @@ def _targets(axis: Axes, runs: pd.DataFrame) -> None:
     """Draw the test mAP of recorded runs by target, at the rates with runs on their own text."""
     axis.set_title("test mAP by target of the contrast")
     control = set(select(runs, method="uot_rcl", variant="relation=instance")["noise_rate"])
-    if not control:
-        axis.text(0.5, 0.5, "no recorded runs here", transform=axis.transAxes, ha="center")
-        return
     target = [TARGETS.get(key) for key in zip(runs["method"], runs["variant"], strict=True)]
     here = runs.assign(target=target, noise="noise " + runs["noise_rate"].map("{:g}".format))
     here = here[here["noise_rate"].isin(control)].dropna(subset="target").sort_values("noise_rate")
@@ -357,15 +343,11 @@ def control(record: Record, given: Mapping[str, Any]) -> Styler | None:
     return show(pd.DataFrame(rows, dtype=float).T, "control", caption, digits=3, missing="not recorded")
 
 
-def weight(runs: pd.DataFrame) -> Figure | None:
+def weight(runs: pd.DataFrame) -> Figure:
     """Draw the test mAP over the weight of the relation loss, with the seeds of the sweep (Fig. 6)."""
     here = select(runs, method="uot_rcl", noise_rate=0.4)
-    if here.empty:
-        return None
     here = here[here["variant"].str.fullmatch(r"|lam=[^,]+") & (here["option.lam"] > 0)]
     here = here[here["seed"].isin(here.loc[here["variant"] != "", "seed"])]
-    if here["option.lam"].nunique() < 2:
-        return None
     return labels.sweep(here, "option.lam", xlabel="weight λ of the relation loss (noise 0.4)")
 
 
