@@ -17,8 +17,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import sys
 import tempfile
 import threading
 import time
@@ -26,14 +24,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")
-
 import numpy as np
 import torch
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from bench_common import in_own_process, resident, write_json
+from bench_common import command, in_own_process, resident, write_json
 
 from nclib.auditing import neighbours, steps
 from nclib.noise import auc
@@ -76,7 +69,6 @@ def timed(function: Callable[..., Any], spent: dict[str, float]) -> Callable[...
 
 def measure(folder: Path) -> dict[str, Any]:
     """Audit the pairs of a folder in this process."""
-    torch.set_num_threads(1)
     peak, done = [0.0], threading.Event()
 
     def watch() -> None:
@@ -110,8 +102,7 @@ def measure(folder: Path) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, help="JSON file to write")
+    parser = command(__doc__)
     parser.add_argument("--pairs", type=int, nargs="+", default=[5000])
     parser.add_argument("--folder", type=Path, help="where the pairs are made; 4 GB for a million")
     parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)

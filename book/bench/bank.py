@@ -16,26 +16,18 @@ filling the banks included.
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
 import statistics
-import sys
 import time
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")
-
 import numpy as np
 import torch
+from bench_common import command, interleave, write_json
 from scipy.spatial.distance import cdist
 from scipy.stats import rankdata, spearmanr
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from bench_common import interleave, write_json
 
 from nclib.methods.coteaching import Division
 from nclib.noise import rank_correspondence
@@ -180,13 +172,11 @@ def bench_step(model: str, sizes: dict[str, int], batch: int, steps: int) -> lis
 
 def main() -> None:
     """Run the benchmarks and write one JSON file."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True)
+    parser = command(__doc__)
     parser.add_argument("--full", action="store_true", help="1,024-dimensional models, batches of 128")
     parser.add_argument("--turns", type=int, default=5, help="times of the rank correlation")
     parser.add_argument("--steps", type=int, default=10, help="steps that are timed")
     options = parser.parse_args()
-    torch.set_num_threads(1)
     found: dict[str, Any] = {"rank_correlation": bench_rank(options.turns), "step": []}
     cases = [("vse", SMALL, 32), ("saf", SMALL, 32), ("sgr", SMALL, 32)]
     cases += [("vse_inf", LARGE, 128), ("sgr", LARGE, 128)] if options.full else []
@@ -194,7 +184,8 @@ def main() -> None:
         steps = options.steps if sizes is SMALL else 3
         found["step"] += bench_step(model, sizes, batch, steps)
         print(json.dumps(found["step"][-4:], indent=1), flush=True)
-    write_json(options.out, **found)
+    if options.out:
+        write_json(options.out, **found)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import importlib.metadata
 import json
@@ -20,8 +21,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from threadpoolctl import threadpool_limits
 
 from nclib.common.files import write_atomically
 from nclib.common.tokens import Tokens
@@ -36,6 +36,15 @@ NO_DROPOUT: dict[str, dict[str, Any]] = {
     "omit": {"mask_ratio": 0.0, "augment_captions": False},
     **{name: {"dropout": 0.0} for name in ("sgr", "saf", "sgraf")},
 }
+
+
+def command(doc: str | None) -> argparse.ArgumentParser:
+    """Return the command line of a benchmark, whose process works on one thread from now on."""
+    torch.set_num_threads(1)
+    threadpool_limits(1)
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, help="JSON file to write")
+    return parser
 
 
 def take_turns(

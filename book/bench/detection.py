@@ -34,33 +34,26 @@ wrong pairs with a right picture here that get it proposed.
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")
-
+import audit_common as common
 import numpy as np
-import torch
+from audit_common import NOISES, Noisy, measures
+from bench_common import command, write_json
 
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
-from nclib.runs.machine import environment
+import nclib
+from nclib import data
+from nclib.auditing import SCORES
+from nclib.noise import Mismatch
 
 Row = dict[str, Any]
 RATE, SEEDS = 0.2, 3
-#: LEMoN's fixed weights.
-LEMON = {"beta": 5, "gamma": 5, "tau_1_n": 0.1, "tau_2_n": 5, "tau_1_m": 0.1, "tau_2_m": 5}
-CLUSTERS = 20
 GIVEN = "f8k, given"
 ELSEWHERE: dict[int, Any] = {}  # encoders of GIVEN, by seed
 
@@ -81,9 +74,9 @@ def outsiders(options: argparse.Namespace, pairs: dict[str, tuple[Any, Any]]) ->
         for name in missing:
             np.savez(Path(made) / f"{name}.npz", images=pairs[name][0], captions=pairs[name][1])
         if missing:
-            command = [options.outside, __file__, "--worker", made, str(folder.resolve())]
-            command += ["--lemon", options.lemon or ""]
-            subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=made)
+            file, lemon = Path(__file__).with_name("outside_common.py"), options.lemon or ""
+            words = [options.outside, file, made, folder.resolve(), lemon]
+            subprocess.run(words, check=True, stdout=subprocess.DEVNULL, cwd=made)
         found = {}
         for name in pairs:
             with np.load(folder / f"{name}-outside.npz") as arrays:
@@ -91,102 +84,11 @@ def outsiders(options: argparse.Namespace, pairs: dict[str, tuple[Any, Any]]) ->
     return found
 
 
-def worker(given: str, found: str, lemon: str) -> None:
-    """Read unit vectors of pairs, write suspicion: larger is more likely wrong."""
-    for path in sorted(Path(given).glob("*.npz")):
-        arrays = np.load(path)
-        images, captions = (torch.from_numpy(arrays[name]) for name in ("images", "captions"))
-        scores = {"cleanlab, outliers": cleanlab_outliers(images, captions)}
-        scores["cleanlab, labels"] = cleanlab_labels(images.numpy(), captions.numpy())
-        if lemon:
-            scores["LEMoN"] = lemon_scores(Path(lemon), images, captions)
-        part = Path(found) / f"{path.stem}-outside.part.npz"
-        np.savez(part, **scores)
-        part.rename(Path(found) / f"{path.stem}-outside.npz")
-
-
-def cleanlab_outliers(images: Any, captions: Any) -> Any:
-    """Score pairs by cleanlab's distance to neighbours of both vectors side by side."""
-    from cleanlab.outlier import OutOfDistribution
-
-    both = torch.cat([images, captions], 1).numpy()
-    return -OutOfDistribution().fit_score(features=both, verbose=False)
-
-
-def cleanlab_labels(images: Any, captions: Any) -> Any:
-    """Score pairs by cleanlab's label quality, the group of the caption being the class of the picture."""
-    from cleanlab.rank import get_label_quality_scores
-    from sklearn.cluster import KMeans
-    from sklearn.linear_model import LogisticRegression
-    from sklearn.model_selection import cross_val_predict
-
-    labels = KMeans(CLUSTERS, n_init=1, random_state=0).fit_predict(captions)
-    model = LogisticRegression(C=10.0, max_iter=60, tol=1e-2)
-    p = cross_val_predict(model, images, labels, cv=3, method="predict_proba")
-    return -get_label_quality_scores(labels, p, method="self_confidence")
-
-
-def lemon_scores(folder: Path, images: Any, captions: Any) -> Any:
-    """Run the authors' script on vectors in place of its own data sets and models."""
-    import pickle
-    import runpy
-    from types import ModuleType, SimpleNamespace
-
-    # What the script imports but the vectors replace: data sets, networks, tokenisers, a calibration measure.
-    pairs = [(x, str(i), str(i)) for i, x in enumerate(images)]
-    model = SimpleNamespace(encode_image=lambda x: x, encode_text=lambda rows: captions[rows])
-    model.eval = model.to = lambda *a: model
-    stubs: dict[str, dict[str, Any]] = {
-        "lib.datasets.utils": {
-            "get_dataset": lambda *a, **k: (pairs, pairs[:1], pairs[:1]),
-            **dict.fromkeys(
-                ("cifar10_labels", "cifar100_labels", "mini_imagenet_labels", "stanford_cars_labels")
-            ),
-        },
-        "lib.models.utils": {
-            "get_img_base": None,
-            "algorithm_class_from_scratch": lambda *a, **k: (
-                model,
-                lambda texts: torch.tensor([int(text) for text in texts]),
-            ),
-        },
-        "transformers": {"AutoTokenizer": None},
-        "torchvision": {},
-        "PIL": {},
-        "netcal.metrics": {"ECE": None},
-    }
-    for name, content in stubs.items():
-        module = sys.modules[name] = ModuleType(name)
-        vars(module).update(content)
-    sys.path.insert(0, str(folder))
-    loader, standard = torch.utils.data.DataLoader, (sys.stdout, sys.stderr)
-    with tempfile.TemporaryDirectory() as out:
-        sys.argv = ["run_lemon.py", "--output_dir", out, "--dataset", "mscoco", "--clip_model", "biomed_clip"]
-        sys.argv.append("--skip_hparam_optim")
-        # No worker processes; and the script copies what it prints into files.
-        torch.utils.data.DataLoader = lambda dataset, batch_size, num_workers: loader(dataset, batch_size)  # type: ignore[assignment,misc]
-        try:
-            runpy.run_path(str(folder / "run_lemon.py"), run_name="__main__")
-        finally:
-            torch.utils.data.DataLoader = loader  # type: ignore[misc]
-            sys.stdout, sys.stderr = standard
-        with open(Path(out) / "res.pkl", "rb") as file:
-            frame = pickle.load(file)["df"]
-    from lib.metrics.utils import calc_scores_given_hparams_vectorized
-
-    return np.asarray(calc_scores_given_hparams_vectorized(frame[frame["sset"] == "train"], LEMON))
-
-
 # ---------------------------------------------------------------------------------------------- the audit
 
 
 def audited(images: Any, captions: Any, noisy: Any, seed: int) -> list[Row]:
     """Return a row of measures for every score, and the audit's own of ``cosine`` and ``auto``."""
-    from audit_common import measures
-
-    import nclib
-    from nclib.auditing import SCORES
-
     wrong = noisy.wrong
     rows: list[Row] = []
     for score in ("cosine", "auto"):
@@ -246,14 +148,12 @@ def cached(options: argparse.Namespace, name: str, make: Callable[[], dict[str, 
 
 def exchange(options: argparse.Namespace) -> list[Row]:
     """Audit every data set with every kind of noise."""
-    import audit_common as common
-
     rows: list[Row] = []
     for name, seed in ((name, seed) for name in cases(options) for seed in seeds(options)):
         found = material(options, name, seed)
         made: dict[str, tuple[Row, Any, Any, Any]] = {}
         for noise, rate in cases(options)[name]:
-            noisy = common.NOISES[noise](found, rate, np.random.default_rng([seed, 4]))
+            noisy = NOISES[noise](found, rate, np.random.default_rng([seed, 4]))
             key = f"{name}-{noise}-{rate}-{seed}-{options.pictures}".replace(", ", "_")
             make = partial(embedded, options, name, found, noisy, seed)
             about = {"data": name, "noise": noise, "rate": rate, "seed": seed, "pairs": len(noisy.wrong)}
@@ -263,7 +163,7 @@ def exchange(options: argparse.Namespace) -> list[Row]:
         for key, (about, noisy, images, captions) in made.items():
             new = audited(images, captions, noisy, seed)
             for score, value in others[key].items():
-                new.append({"score": score, **common.measures(value, noisy.wrong)})
+                new.append({"score": score, **measures(value, noisy.wrong)})
             rows += [about | row for row in new]
             print(about, {row["score"]: round(row["auroc"], 3) for row in new}, flush=True)
     return rows
@@ -276,8 +176,6 @@ def seeds(options: argparse.Namespace) -> list[int]:
 
 def cases(options: argparse.Namespace) -> dict[str, list[tuple[str, float]]]:
     """Return noise and rate of every data set that is there."""
-    from audit_common import NOISES
-
     each = [(noise, RATE) for noise in NOISES]
     found = {GIVEN: [*each, *(("random", rate) for rate in (0.05, 0.4, 0.6))], "f8k": each[:2]}
     found = found if options.f8k else {}
@@ -288,8 +186,6 @@ def cases(options: argparse.Namespace) -> dict[str, list[tuple[str, float]]]:
 
 def material(options: argparse.Namespace, name: str, seed: int) -> Any:
     """Return the right pairs of a data set."""
-    import audit_common as common
-
     n = options.pictures
     if name == GIVEN:
         return common.photographs(options.f8k, seed, 2000, 1, 1000)
@@ -302,8 +198,6 @@ def material(options: argparse.Namespace, name: str, seed: int) -> Any:
 
 def embedded(options: argparse.Namespace, name: str, found: Any, noisy: Any, seed: int) -> dict[str, Any]:
     """Return vectors of the pictures and captions of a case."""
-    import audit_common as common
-
     if name != GIVEN:
         return named(common.cross_fitted(found, noisy, seed=seed))
     if seed not in ELSEWHERE:
@@ -326,10 +220,6 @@ def judged(options: argparse.Namespace) -> list[Row]:
     accepts and so many that it rejects that 40 % are wrong, audited as a set of its own; "published": the
     published pairs with caption #2, the only caption that was judged.
     """
-    import audit_common as common
-
-    from nclib import data
-
     whole = data.load("f8k", root=options.f8k)
     found, test = common.everything(whole.train), common.everything(whole.test)
     rows: list[Row] = []
@@ -349,11 +239,6 @@ def judged(options: argparse.Namespace) -> list[Row]:
 
 def by_people(folder: Path, images: Any, captions: Any, seed: int, clean: bool) -> list[Row]:
     """Return rows of measures against people's judgements of caption #2 of the test photographs."""
-    from audit_common import Noisy, measures
-
-    import nclib
-    from nclib.auditing import SCORES
-
     names = (folder / "test_names.txt").read_text("utf8").split()
     place = {name: row for row, name in enumerate(names)}
     ids = [f"{name}#2" for name in names]
@@ -406,16 +291,11 @@ def first_hundred(published: Any, ids: list[str], picture: Any, caption: Any, wr
 
 def posteriors(options: argparse.Namespace) -> list[Row]:
     """Audit the training pairs of Flickr8K with the exchanges of the recorded runs."""
-    import audit_common as common
-
-    from nclib import data
-    from nclib.noise import Mismatch
-
     found = common.everything(data.load("f8k", root=options.f8k).train)
     rows: list[Row] = []
     for rate in (0.4, 0.6):
         drawn = Mismatch.draw(found.image_of, rate, seed=0, protocol="images")
-        noisy = common.Noisy(drawn.image_of, np.arange(len(drawn)), found.image_of)
+        noisy = Noisy(drawn.image_of, np.arange(len(drawn)), found.image_of)
         make = partial(common.cross_fitted, found, noisy, seed=0)
         images, captions = cached(options, f"images-{rate}", lambda make=make: named(make())).values()
         about = {"rate": rate, "checksum": drawn.checksum, "pairs": len(drawn)}
@@ -433,8 +313,7 @@ PARTS: dict[str, Callable[[argparse.Namespace], Any]] = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, required=False, help="JSON file to write")
+    parser = command(__doc__)
     parser.add_argument("--part", choices=PARTS, default="exchange")
     parser.add_argument(
         "--full", action="store_true", help="1,000 scenes and three seeds in place of 300, one"
@@ -447,30 +326,13 @@ def main() -> None:
     parser.add_argument("--cache", type=Path, help="folder that keeps embeddings")
     parser.add_argument("--outside", help="interpreter with torch, faiss and cleanlab")
     parser.add_argument("--lemon", help="checkout of LEMoN")
-    parser.add_argument("--worker", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    torch.set_num_threads(1)
-    if options.worker:
-        worker(*options.worker, options.lemon)
-        return
     options.pictures, options.seeds = (1000, SEEDS) if options.full else (300, 1)
     began = time.time(), time.process_time()
     rows = PARTS[options.part](options)
-    found = {
-        "rows": columns(rows),
-        "settings": {
-            "pictures": options.pictures,
-            "seeds": options.seeds,
-            "rate": RATE,
-            "full": options.full,
-        },
-        "when": datetime.now(UTC).strftime("%Y-%m-%d"),
-        "seconds": round(time.time() - began[0]),
-        "cpu_seconds": round(time.process_time() - began[1]),
-        "environment": environment(torch.device("cpu")),
-    }
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(found, separators=(",", ":")) + "\n", "utf8")
+    made = {name: getattr(options, name) for name in ("pictures", "seeds", "full")}
+    spent = {"seconds": round(time.time() - began[0]), "cpu_seconds": round(time.process_time() - began[1])}
+    write_json(options.out, rows=columns(rows), settings={**made, "rate": RATE}, **spent)
 
 
 def columns(rows: list[Row]) -> dict[str, list[Any]]:

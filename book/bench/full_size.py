@@ -26,7 +26,6 @@ import argparse
 import json
 import os
 import shutil
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -34,14 +33,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")
-
 import numpy as np
 import torch
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from bench_common import in_own_process, resident, write_json
+from bench_common import command, in_own_process, resident, write_json
 
 from nclib import methods, models
 from nclib.data import Captions, Split, Vocabulary
@@ -180,7 +174,6 @@ def steps(images: Images, n_steps: int, n_ahead: int) -> dict[str, Any]:
 
 def one(plan: dict[str, Any]) -> dict[str, Any]:
     """Measure one source in this process."""
-    torch.set_num_threads(1)
     folder = Path(plan["folder"])
     kind = np.float16 if plan["source"] == "half" else np.float32
     cache(folder / FILES[kind], warm=plan["cache"] == "warm")
@@ -212,8 +205,7 @@ def plans(n_steps: int) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, help="JSON file to write")
+    parser = command(__doc__)
     parser.add_argument("--gigabytes", type=float, default=0.5, help="size of the float32 file")
     parser.add_argument("--memory", type=float, default=4.0, help="most gigabytes held in memory")
     parser.add_argument("--steps", type=int, default=12, help="training steps of each kind")

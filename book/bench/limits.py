@@ -14,31 +14,22 @@ times are medians of its CPU time.
 
 from __future__ import annotations
 
-import argparse
-import os
-import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, astuple, dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
-
-os.environ.setdefault("OMP_NUM_THREADS", "1")
-
-import numpy as np
-import torch
-from torch.utils.flop_counter import FlopCounterMode
-
-sys.path.insert(0, str(Path(__file__).parent))
 
 import bank
 import map as category_map
+import numpy as np
 import ot_partial
 import ot_small
 import similarity
-from bench_common import interleave, write_json
+import torch
+from bench_common import command, interleave, write_json
+from torch.utils.flop_counter import FlopCounterMode
 
 import nclib.ot
 from nclib.evaluation import recall
@@ -58,10 +49,10 @@ class Work:
     exps: float = 0.0
 
     def __add__(self, other: Work) -> Work:
-        return Work(*(getattr(self, kind) + getattr(other, kind) for kind in KINDS))
+        return Work(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
 
-
-KINDS = ("flops", "bytes", "cached", "fresh", "exps")
+    def times(self, n: int) -> Work:
+        return Work(*(n * amount for amount in astuple(self)))
 
 
 @dataclass(frozen=True)
@@ -176,7 +167,7 @@ def small_transport(problems: int, passes: int, back: bool) -> Operation:
         f"{problems:,} of {ot_small.REGIONS} x {ot_small.WORDS}, {passes} passes",
         calls,
         # small results lie in memory that the process has
-        Work(*(problems * getattr(one, kind) * (kind != "fresh" or problems > 1_000) for kind in KINDS)),
+        (one if problems > 1_000 else replace(one, fresh=0.0)).times(problems),
         call("nclib log", *ot_small.batch(1)),
         patience=6.0,
     )
@@ -265,14 +256,10 @@ def operations(small: bool) -> Iterator[Operation]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--out", type=Path, help="JSON file to write")
+    parser = command(__doc__)
     parser.add_argument("--small", action="store_true", help="small sizes, a few seconds")
     parser.add_argument("--turns", type=int, default=5)
     options = parser.parse_args()
-    torch.set_num_threads(1)
     rates = peaks()
     print("peaks per second:", {kind: f"{rate:.3g}" for kind, rate in rates.items()})
     rows: list[dict[str, Any]] = []
@@ -283,29 +270,15 @@ def main() -> None:
             seconds, _ = interleave(calls, options.turns, one.patience)
         least = seconds.pop("least", None)
         (_, ours), (other, others) = seconds.items()
-        limits = {kind: getattr(one.work, kind) / rates[kind] for kind in KINDS}
+        work = asdict(one.work)
+        limits = {kind: amount / rates[kind] for kind, amount in work.items()}
         bound = max(limits, key=lambda kind: limits[kind])
         rows.append(
-            {
-                "operation": one.name,
-                "size": one.size,
-                "ms": 1e3 * ours,
-                "other": other,
-                "other_ms": 1e3 * others,
-                "least_ms": None if least is None else 1e3 * least,
-                "work": {kind: getattr(one.work, kind) for kind in KINDS},
-                "bound": bound,
-                "limit_ms": 1e3 * limits[bound],
-            }
+            {"operation": one.name, "size": one.size, "ms": 1e3 * ours}
+            | {"other": other, "other_ms": 1e3 * others, "least_ms": None if least is None else 1e3 * least}
+            | {"work": work, "bound": bound, "limit_ms": 1e3 * limits[bound]}
         )
-        row = rows[-1]
-        print(
-            f"{one.name:32} {one.size:45} {row['ms']:10.3f} ms, {other} {row['other_ms']:10.3f}"
-            f" ({row['other_ms'] / row['ms']:.1f}x), limit {row['limit_ms']:10.4f} by {bound}"
-            f" ({row['limit_ms'] / row['ms']:.0%})"
-            + (f", smallest size {row['least_ms']:.3f}" if least is not None else ""),
-            flush=True,
-        )
+        print(rows[-1], flush=True)
     if options.out:
         write_json(options.out, benchmark="limits", small=options.small, peaks=rates, rows=rows)
 

@@ -15,19 +15,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import sys
 import tempfile
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from bench_common import in_own_process, resident, write_json
+from bench_common import command, in_own_process, resident, write_json
 
 import nclib
 from nclib.data import load
@@ -72,8 +65,7 @@ def measure(method: str, pairs: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--out", type=Path, help="JSON file; written after every run")
+    parser = command(__doc__)
     parser.add_argument("--pairs", type=int, nargs="+", default=[10_000, 100_000])
     parser.add_argument("--one", nargs=2, metavar=("METHOD", "PAIRS"), help=argparse.SUPPRESS)
     asked = parser.parse_args()

@@ -13,23 +13,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import sys
 import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")
-
 import numpy as np
-import torch
+from bench_common import command, in_own_process, interleave, resident, write_json
 from scipy.spatial.distance import cdist
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from bench_common import in_own_process, interleave, resident, write_json
 
 from nclib.evaluation import mean_average_precision
 
@@ -116,15 +108,13 @@ def whole(several: bool, n: int, dim: int) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, help="JSON file to write")
+    parser = command(__doc__)
     parser.add_argument("--full", action="store_true", help="also 23,661 x 23,661 by nclib")
     parser.add_argument("--queries", type=int, default=200, help="queries on 23,661 items")
     parser.add_argument("--items", type=int, default=23_661, help="size of the large gallery")
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--whole", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    torch.set_num_threads(1)
     if options.whole:
         several, n, dim = map(int, options.whole)
         print(json.dumps(whole(bool(several), n, dim)))
@@ -135,12 +125,7 @@ def main() -> None:
         for several in (False, True):
             for row in compare(n_query, n_gallery, several, options.turns, dim):
                 rows.append(row)
-                print(
-                    f"{n_query:>6} x {n_gallery:<6} {dim:>3}-d {row['labels']:>7} {row['candidate']:<14}"
-                    f" {row['ms_per_query']:8.3f} ms per query {row['ratio']:6.1f}x"
-                    f"  difference {row['difference']:.0e}",
-                    flush=True,
-                )
+                print(row, flush=True)
     full = []
     for several in (False, True) if options.full else ():
         for dim in (64, 512):

@@ -13,23 +13,15 @@ or its sums exceed their weights by more than the tolerance (1e-5 in float32, 1e
 
 from __future__ import annotations
 
-import argparse
-import os
 import sys
 import time
 from collections import Counter
-from pathlib import Path
 from typing import Any
-
-os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 import torch
+from bench_common import command, write_json
 from torch import Tensor
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from bench_common import write_json
 
 import nclib.ot
 
@@ -105,12 +97,10 @@ def faults(t: nclib.ot.Transport, mask: Tensor) -> list[str]:
 
 def main() -> int:
     """Run, print the counts, and return 1 if anything was wrong."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = command(__doc__)
     parser.add_argument("--problems", type=int, default=2_000)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, help="JSON file to write")
     options = parser.parse_args()
-    torch.set_num_threads(1)
     counts: Counter[str] = Counter()
     worst, began, bad = 0.0, time.process_time(), 0
     for k in range(options.problems):

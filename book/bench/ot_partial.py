@@ -1,8 +1,8 @@
 """Time and accuracy of partial masked transport, side by side in one process.
 
-Run from the repository root with one thread::
+Run from the repository root, on one thread::
 
-    OMP_NUM_THREADS=1 python book/bench/ot_partial.py --out ot_partial.json
+    python book/bench/ot_partial.py --out ot_partial.json
 
 Every candidate solves the same problems: four kinds of cost, a forbidden diagonal, batches of 64 to 512,
 three masses, two regularisations. They take turns, and the table shows medians of process time. Ratios are to
@@ -15,22 +15,20 @@ POT is a dependency; GeomLoss and OTT-JAX take part if they are installed.
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
+import itertools
 import math
 import sys
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
-
-sys.path.insert(0, str(Path(__file__).parent))
-from bench_common import print_rows, take_turns, write_json
+from bench_common import command, print_rows, take_turns, write_json
 
 import nclib.ot
 
@@ -38,7 +36,11 @@ Plan = np.ndarray[Any, np.dtype[Any]]
 MASSES = (0.05, 0.1, 0.2)
 REGS = (0.01, 0.07)
 SIZES = (64, 128, 256, 512)
-LIBRARIES = ("POT sinkhorn", "POT stabilized", "POT batch log", "OTT float32", "GeomLoss")
+RIVALS = {  # of the default solver; of several the fastest
+    "published loop": ["published loop"],
+    "published loop to 1e-7": ["published loop to 1e-7"],
+    "fastest library": ["POT sinkhorn", "POT stabilized", "POT batch log", "OTT float32", "GeomLoss"],
+}
 
 
 @dataclass(frozen=True)
@@ -78,14 +80,16 @@ def costs(size: int, seed: int = 0) -> dict[str, Plan]:
     return {name: cost.astype(np.float32) for name, cost in out.items()}
 
 
+def with_dummies(cost: Plan) -> Plan:
+    """Return L2RM's extended matrix, whose last row and column take the mass that does not move."""
+    big = np.pad(cost, (0, 1), constant_values=100 * cost.max())
+    big[-1, -1] = 201 * cost.max()
+    return big
+
+
 def published_loop(cost: Plan, mass: float, reg: float, threshold: float = 1e-3, limit: int = 1000) -> Plan:
     """L2RM's solver in the straightforward form of its description; precisions as published."""
-    n = len(cost)
-    top = cost.max()
-    dummy = 100 * top
-    big = np.full((n + 1, n + 1), dummy, dtype=cost.dtype)
-    big[:n, :n] = cost
-    big[n, n] = 2 * dummy + top
+    n, big = len(cost), with_dummies(cost)
     mask = np.ones((n + 1, n + 1))
     mask[:n, :n] -= np.eye(n)
     p = np.append(np.full(n, 1 / n), 1 - mass)
@@ -112,12 +116,7 @@ def published_loop(cost: Plan, mass: float, reg: float, threshold: float = 1e-3,
 
 def lean_loop(cost: Plan, mass: float, reg: float, threshold: float = 1e-3, limit: int = 1000) -> Plan:
     """The same iteration: one precision, sums along the axis where they lie, logarithms taken once."""
-    n = len(cost)
-    top = float(cost.max())
-    dummy = 100 * top
-    big = np.full((n + 1, n + 1), dummy)
-    big[:n, :n] = cost
-    big[n, n] = 2 * dummy + top
+    n, big = len(cost), with_dummies(cost.astype(np.float64))
     forbidden = np.zeros((n + 1, n + 1), bool)
     np.fill_diagonal(forbidden[:n, :n], True)
     log_p = np.log(np.append(np.full(n, 1 / n), 1 - mass))
@@ -244,49 +243,33 @@ def compare(
 
 def goals(rows: Sequence[Row]) -> list[dict[str, Any]]:
     """Gain of the default solver over ``published loop`` and over the fastest library, per size."""
+    table = pd.DataFrame(rows).set_index(["size", "cost", "reg", "mass"])
+    ms, best = (table.pivot(columns="solver", values=name) for name in ("ms", "best_ms"))
     out: list[dict[str, Any]] = []
-    for theirs in (("published loop",), ("published loop to 1e-7",), LIBRARIES):
-        for size in sorted({row.size for row in rows}):
-            problems: dict[tuple[Any, ...], dict[str, Row]] = {}
-            for row in (row for row in rows if row.size == size):
-                problems.setdefault((row.cost, row.reg, row.mass), {})[row.solver] = row
-            for mine in ("nclib float32", "nclib float64"):
-                pairs = [
-                    (found[mine], [found[name] for name in theirs if name in found])
-                    for found in problems.values()
-                ]
-                pairs = [(own, others) for own, others in pairs if others]
-                if not pairs:
-                    continue
-                ratios = [min(x.ms for x in others) / own.ms for own, others in pairs]
-                best = [min(x.best_ms for x in others) / own.best_ms for own, others in pairs]
+    for theirs, size in itertools.product(RIVALS, sorted(set(table.index.get_level_values("size")))):
+        for mine in ("nclib float32", "nclib float64"):
+            others = [name for name in RIVALS[theirs] if name in ms]
+            ratio, least = (
+                (part.loc[[size], others].min(axis=1) / part[mine]).dropna() for part in (ms, best)
+            )
+            own = table[table["solver"] == mine].loc[ratio.index]
+            if len(own):
                 out.append(
-                    {
-                        "solver": mine,
-                        "against": theirs[0] if len(theirs) == 1 else "fastest library",
-                        "size": size,
-                        "median": median(ratios),
-                        "least": min(ratios),
-                        "most": max(ratios),
-                        "median_best": median(best),
-                        "least_best": min(best),
-                        "slowest_ms": max(own.ms for own, _ in pairs),
-                        "slowest_best_ms": max(own.best_ms for own, _ in pairs),
-                        "plan_error": max(own.plan_error or 0.0 for own, _ in pairs),
-                        "mass_error": max(own.mass_error or 0.0 for own, _ in pairs),
-                    }
+                    {"solver": mine, "against": theirs, "size": size}
+                    | {"median": ratio.median(), "least": ratio.min(), "most": ratio.max()}
+                    | {"median_best": least.median(), "least_best": least.min()}
+                    | {"slowest_ms": own["ms"].max(), "slowest_best_ms": own["best_ms"].max()}
+                    | {name: own[name].fillna(0.0).max() for name in ("plan_error", "mass_error")}
                 )
     return out
 
 
 def main() -> None:
     """Run the grid, print the tables, write the JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--out", type=Path, help="JSON file to write")
+    parser = command(__doc__)
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES)
     parser.add_argument("--turns", type=int, default=5)
     options = parser.parse_args()
-    torch.set_num_threads(1)
     warm = torch.rand(16, 16)
     nclib.ot.partial_sinkhorn(warm, 0.9, reg=0.003)  # what is imported on first use
     rows: list[Row] = []
@@ -294,14 +277,12 @@ def main() -> None:
         off = ~torch.eye(size, dtype=torch.bool)
         other = "log" if size <= 64 else "scaling"  # either is another code path than the default
         turns = options.turns if size < 512 else max(1, options.turns // 2)
-        for kind, cost in costs(size).items():
+        for (kind, cost), reg, mass in itertools.product(costs(size).items(), REGS, MASSES):
+            problem = {"size": size, "cost": kind, "reg": reg, "mass": mass}
             double = torch.from_numpy(cost).double()
-            for reg in REGS:
-                for mass in MASSES:
-                    problem = {"size": size, "cost": kind, "reg": reg, "mass": mass}
-                    best = nclib.ot.partial_sinkhorn(double, mass, reg=reg, mask=off, method=other, tol=1e-12)
-                    compare(rows, problem, best.plan.numpy(), candidates(size, cost, mass, reg), turns)
-            print(f"{size:4d} {kind}", file=sys.stderr, flush=True)
+            best = nclib.ot.partial_sinkhorn(double, mass, reg=reg, mask=off, method=other, tol=1e-12)
+            compare(rows, problem, best.plan.numpy(), candidates(size, cost, mass, reg), turns)
+            print(problem, file=sys.stderr, flush=True)
     print_rows(rows, ("size", "reg", "solver"))
     summary = goals(rows)
     print_rows(summary)

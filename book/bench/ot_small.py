@@ -1,8 +1,8 @@
 """Many small transport problems (36 regions x 32 words, padded), a few passes, forward and backward.
 
-Run from the repository root with one thread::
+Run from the repository root, on one thread::
 
-    OMP_NUM_THREADS=1 python book/bench/ot_small.py --out ot_small.json
+    python book/bench/ot_small.py --out ot_small.json
 
 The first candidate is the loop of OMIT's official code, written from its description: weights counted from a
 mask of the size of the plans, plan-sized updates with 1e-6 in every sum, the mask once more in the score,
@@ -13,17 +13,12 @@ pass that of the gradient relative to its largest entry.
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
+from bench_common import command, interleave, print_rows, write_json
 from torch import Tensor
-
-sys.path.insert(0, str(Path(__file__).parent))
-from bench_common import interleave, print_rows, write_json
 
 import nclib.ot
 
@@ -111,14 +106,12 @@ def backward(plan: Callable[[Tensor], Tensor], s: Tensor) -> Callable[[], Tensor
 
 def main() -> None:
     """Run the grid, print the table, write the JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--out", type=Path, help="JSON file to write")
+    parser = command(__doc__)
     parser.add_argument("--all", action="store_true", help="up to 16,384 problems")
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--reg", type=float, default=0.02)
     options = parser.parse_args()
     grid = "all" if options.all else "quick"
-    torch.set_num_threads(1)
     rows: list[SmallRow] = []
     for count in COUNTS[grid]:
         s, p, q = batch(count)

@@ -13,7 +13,6 @@ whose official code has no loop over captions are timed alone.
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
 import sys
 import time
@@ -21,14 +20,20 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")
-
 import torch
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(Path(__file__).parent), str(ROOT / "tests" / "models")]
 
-from bench_common import NO_DROPOUT, in_own_process, print_rows, random_captions, resident, write_json  # noqa: E402
+from bench_common import (  # noqa: E402
+    NO_DROPOUT,
+    command,
+    in_own_process,
+    print_rows,
+    random_captions,
+    resident,
+    write_json,
+)
 from cross_reference import loop_scores  # noqa: E402
 from sgraf_reference import loop_similarity  # noqa: E402
 
@@ -142,17 +147,13 @@ def compare(name: str, size_name: str) -> dict[str, Any]:
 
 def main() -> None:
     """Run the comparison and write its record."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--out", type=Path, help="JSON file to write")
+    parser = command(__doc__)
     parser.add_argument("--full", action="store_true", help="also batch 128 at full size (minutes, 8 GB)")
     parser.add_argument("--sizes", nargs="+", choices=list(SIZES), help="only these sizes")
     names = list(available())
     parser.add_argument("--models", nargs="+", choices=names, default=names, help="only these models")
     parser.add_argument("--growth", nargs=3, metavar=("MODEL", "SIZE", "CANDIDATE"), help=argparse.SUPPRESS)
     options = parser.parse_args()
-    torch.set_num_threads(1)
     if options.growth:
         print(growth(*options.growth))
         return

@@ -3,28 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
-from collections.abc import Iterator
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
+import audit_common as common
 import numpy as np
 import pytest
 
-BENCH = Path(__file__).resolve().parents[2] / "book" / "bench"
 
-
-@pytest.fixture(scope="module")
-def common() -> Iterator[ModuleType]:
-    sys.path.insert(0, str(BENCH))
-    import audit_common
-
-    yield audit_common
-    sys.path.remove(str(BENCH))
-
-
-def material(common: ModuleType, pictures: int = 120, per_image: int = 2) -> Any:
+def material(pictures: int = 120, per_image: int = 2) -> Any:
     """Return pictures and captions as features that share three topics."""
     rng = np.random.default_rng(0)
     topics = rng.normal(size=(pictures + 30, 3))
@@ -38,8 +24,8 @@ def material(common: ModuleType, pictures: int = 120, per_image: int = 2) -> Any
 
 @pytest.mark.parametrize("noise", ["random", "near", "swap", "shift", "orphan"])
 @pytest.mark.parametrize("rate", [0.1, 0.3])
-def test_as_many_pairs_are_wrong_as_asked(common: ModuleType, noise: str, rate: float) -> None:
-    found = material(common)
+def test_as_many_pairs_are_wrong_as_asked(noise: str, rate: float) -> None:
+    found = material()
     noisy = common.NOISES[noise](found, rate, np.random.default_rng(1))
     assert noisy.wrong.mean() == pytest.approx(rate, abs=0.03)
     right = ~noisy.wrong
@@ -47,8 +33,8 @@ def test_as_many_pairs_are_wrong_as_asked(common: ModuleType, noise: str, rate: 
     assert (noisy.caption[right] == np.flatnonzero(right)).all()
 
 
-def test_kinds_of_wrong_pairs(common: ModuleType) -> None:
-    found, rng = material(common), np.random.default_rng(2)
+def test_kinds_of_wrong_pairs() -> None:
+    found, rng = material(), np.random.default_rng(2)
     swap = common.swapped(found, 0.2, rng)
     pairs = set(zip(swap.right, swap.image_of, strict=True))
     assert all((claimed, right) in pairs for right, claimed in pairs)
@@ -65,7 +51,7 @@ def test_kinds_of_wrong_pairs(common: ModuleType) -> None:
     assert distance[near.wrong].mean() < 0.6 * other[random.wrong].mean()
 
 
-def test_features_are_judged_by_the_other_half(common: ModuleType) -> None:
+def test_features_are_judged_by_the_other_half() -> None:
     rng = np.random.default_rng(3)
     images = rng.normal(size=(200, 6)).astype(np.float32)
     captions = (images @ rng.normal(size=(6, 4))).astype(np.float32)
@@ -84,7 +70,7 @@ def test_features_are_judged_by_the_other_half(common: ModuleType) -> None:
     assert not np.allclose(again[~half], usual[~half], atol=0.1)
 
 
-def test_measures(common: ModuleType) -> None:
+def test_measures() -> None:
     wrong = np.array([True] * 20 + [False] * 80)
     perfect = common.measures(wrong.astype(float), wrong, wrong.astype(float))
     assert perfect == {"auroc": 1, "ap": 1, "p100": 0.2, "recall": 1, "fpr95": 0, "ece": 0}

@@ -1,9 +1,6 @@
 """The chapter on rematching: probability and count of partners, and the probe that scores L2RM's plans."""
 
-import importlib.util
 import itertools
-import sys
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -17,21 +14,13 @@ from nclib import losses
 from nclib.methods import METHODS
 from nclib.noise import Mismatch
 
-PROBE = Path(__file__).resolve().parents[2] / "book" / "probes" / "rematching.py"
-
 
 @pytest.fixture(scope="module")
 def probe():
-    before = list(sys.path)
-    sys.path.insert(0, str(PROBE.parent))
-    spec = importlib.util.spec_from_file_location("probe_rematching", PROBE)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    yield module
+    import rematching  # registers a method
+
+    yield rematching
     METHODS.remove("l2rm_probe")
-    del sys.modules[spec.name]
-    sys.path[:] = before
 
 
 def test_chance_equals_enumeration():
