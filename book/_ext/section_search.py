@@ -12,44 +12,14 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+import yaml
 from docutils import nodes
 from sphinx import addnodes
 from sphinx.application import Sphinx
 
 DATA = "search_sections.js"  # beside the other static files
-# Words with one meaning: a query with one of them finds the others.
-SYNONYMS = (
-    (
-        "noise rate",
-        "mismatch rate",
-        "mrate",
-        "noise ratio",
-        "mismatch ratio",
-        "noise level",
-        "share of wrong pairs",
-        "% noise",
-    ),
-    (
-        "wrong pairs",
-        "mismatched pairs",
-        "noisy pairs",
-        "noisy correspondence",
-        "wrong captions",
-        "false pairs",
-        "wrong pair",
-        "pairs are wrong",
-    ),
-    ("own data", "own pairs", "my data", "my own data", "my pairs", "your data", "custom data"),
-    ("which method", "best method", "recommend", "recommended", "advice"),
-    ("cost", "costs", "hours", "gpu hours", "how long", "memory", "speed"),
-    ("cite", "citation", "bibliography", "references"),
-    ("images exchanged", "image-level", "image level"),
-    ("captions exchanged", "caption-level", "caption level"),
-    ("two networks", "ensemble", "ensembles", "co-teaching"),
-    ("wrong labels", "label noise", "noisy labels"),
-    ("faq", "frequent questions", "frequently asked questions"),
-    ("protocol", "protocols", "kind of noise", "kinds of noise"),
-)
+SYNONYMS: list[list[str]] = yaml.safe_load(pathlib.Path(__file__).with_name("synonyms.yml").read_text("utf8"))
+"""Words with one meaning: a query with one of them finds the others."""
 
 
 def text_of(node: nodes.Element, holder: type[nodes.Element] | tuple[type[nodes.Element], ...]) -> str:
