@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from ncbook.layouts import DATA, DIRECTION, LAYOUTS, RECALL, Layout, layout_of
+from ncbook.layouts import DATA, DIRECTION, RECALL, Layout, layout_of
 
 PRINTED = (
     "retrieval",
@@ -20,15 +20,10 @@ PRINTED = (
     "hyperparameters",
     "resources",
     "anomalies",
+    "marks",
     "field",
 )
 MISSING = "–"  # the paper prints no value here
-MARKED = (  # kinds of anomalies that belong to single cells or rows
-    *("recall_order", "suspicious_value", "rises_with_noise", "unsupervised_not_constant", "identical_rows"),
-    *("differs_between_tables", "differs_between_papers", "mixed_protocol_in_one_table"),
-    *("type_label", "naming"),
-)
-WHOLE = re.compile(r"6 recalls|^all$|^map$|^metric$|^method$|^type$|^count$|^sum|^recalls$|^rsum$")
 
 
 def printed(name: str = "retrieval", **where: Any) -> pd.DataFrame:
@@ -38,7 +33,8 @@ def printed(name: str = "retrieval", **where: Any) -> pd.DataFrame:
     ----------
     name : str
         One of retrieval, category_map, claims, figures, hyperparameters, resources, anomalies (of the four
-        papers), and field: newer papers, repositories and re-runs, one line per printed row.
+        papers), marks (lines of a table, counted from 0, that an anomaly concerns: cells, rows, or the text
+        about it), and field: newer papers, repositories and re-runs, one line per printed row.
     **where
         Column = value pairs that rows must satisfy, for example ``paper="L2RM", table="3"``.
 
@@ -149,18 +145,19 @@ def rows_of(paper: str, table: str) -> tuple[dict[str, str], ...]:
 @functools.cache
 def values_of(paper: str, table: str) -> tuple[Value, ...]:
     """Return every printed value of a table with its place in the layout and its notes."""
-    layout, oddities = layout_of(paper, table), _anomalies(paper, table)
-    found = []
-    for row in rows_of(paper, table):
-        concerned = [(a, m) for a in oddities for m in [_concerns(a, row)] if m]
+    layout, found = layout_of(paper, table), []
+    marks: dict[tuple[str, str], list[str]] = {}
+    for one in _lines("marks", paper=paper, table=table):
+        for line in one["lines"].split():
+            marks.setdefault((one["mark"], line), []).append(one["id"])
+    for number, row in enumerate(rows_of(paper, table)):
         found.append(
             Value(
                 tuple(FIELDS[name](row) for name in layout.rows),
                 tuple(FIELDS[name](row) for name in layout.columns),
                 row["value"] + (f" {row['unit']}" if "unit" in row else "") if "value" in row else row["map"],
                 row,
-                tuple(a["id"] for a, m in concerned if m == "cell"),
-                tuple(a["id"] for a, m in concerned if m == "row"),
+                *(tuple(marks.get((mark, str(number)), ())) for mark in ("cell", "row")),
             )
         )
     return tuple(found)
@@ -209,78 +206,9 @@ def _order(layout: Layout, found: tuple[Value, ...]) -> tuple[list[tuple[str, ..
     return rows, columns
 
 
-@functools.cache
-def _anomalies(paper: str, table: str) -> tuple[dict[str, str], ...]:
-    rows = _lines("anomalies")
-    return tuple(r for r in rows if r["kind"] in MARKED and table in _tables_named(r, paper))
-
-
-def _tables_named(anomaly: dict[str, str], paper: str) -> set[str]:
-    """Tables of ``paper`` that an entry speaks of; with several papers the parts stand in their order."""
-    papers = [p.strip() for p in anomaly["paper"].split(";")]
-    if paper not in papers:
-        return set()
-    text = anomaly["table"]
-    parts = text.split(";")
-    if len(papers) > 1 and len(parts) == len(papers):
-        text = parts[papers.index(paper)]
-    against = text.split("against")[-1] if "against" in text else text
-    words = re.findall(r"5/B1|\b(?:[IVX]+|\d)\b", re.sub(r"Sec\. [\w.-]+|App\. [\w.-]+", "", against))
-    return {w for w in words if (paper, w) in LAYOUTS}
-
-
-def _concerns(anomaly: dict[str, str], row: dict[str, str]) -> str:
-    """Return how an entry concerns a printed value: its ``cell``, its ``row``, or not at all."""
-    if anomaly["dataset"] not in ("", "all") and row["dataset"] not in _parts(anomaly["dataset"]):
-        return ""
-    rates = _rates(anomaly)
-    if rates and row.get("noise_rate", "") not in rates:
-        return ""
-    if not _names(anomaly, row):
-        return ""
-    metric = anomaly["metric"]
-    if "(" in metric and "backbone" in row and row["backbone"] not in metric:
-        return ""
-    if anomaly["kind"] in ("differs_between_papers", "differs_between_tables") or WHOLE.search(metric):
-        return "row"
-    return "cell" if _metric(row) & _metrics(metric) else ""
-
-
-def _parts(text: str) -> list[str]:
-    return [p.strip() for p in text.split(";")]
-
-
-def _rates(anomaly: dict[str, str]) -> set[str]:
-    text = anomaly["noise_rate"]
-    if " to " in text:
-        low, high = text.split(" to ")
-        if anomaly["kind"] == "rises_with_noise":
-            return {high.strip()}
-        return {r for r in ("0.2", "0.4", "0.6", "0.8") if low <= r <= high}
-    return {r for r in _parts(text) if r}
-
-
-def _names(anomaly: dict[str, str], row: dict[str, str]) -> bool:
-    wanted = [n for part in _parts(anomaly["method"]) for n in re.split(r" / |, ", part)]
-    if "OMIT (ResNeXT-101)" in wanted:
-        return row.get("method") == "OMIT" and row.get("backbone", "").startswith("ResNeXT")
-    return row.get("method", "") in wanted
-
-
-def _metric(row: dict[str, str]) -> set[str]:
-    return {row["metric"]} if "metric" in row else {f"map {row.get('direction', '')}"}
-
-
-def _metrics(text: str) -> set[str]:
-    if text in ("i2t recalls", "t2i recalls"):
-        return {f"{text[:3]}_r{k}" for k in (1, 5, 10)}
-    return {part.strip() for part in re.split(r"[,;]", text)}
-
-
 def said_against(paper: str, table: str) -> tuple[str, ...]:
     """Return the identifiers of sentences in the text that a printed table does not bear out exactly."""
-    rows = _lines("anomalies", kind="text_against_table")
-    return tuple(row["id"] for row in rows if table in _tables_named(row, paper))
+    return tuple(row["id"] for row in _lines("marks", paper=paper, table=table, mark="text"))
 
 
 @functools.cache
