@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from probe_common import Case, Run, main
+from probe_common import MOVED, Case, Run, main, sym_kl
 from scipy.stats import spearmanr
 from torch import Tensor
 
@@ -27,9 +27,6 @@ from nclib.methods import Batch, Loop, Steps, Terms, Truth, option, register
 from nclib.methods.l2rm import L2RM, L2RMOptions
 from nclib.methods.parts.replacing import relevance_of
 from nclib.runs import epoch_arrays
-
-FLOOR = 1e-10  # smallest entry of a target, as in L2RM's loss
-MOVED = 0.5  # a row is transported when more than this share of its marginal moved
 
 
 @dataclass(frozen=True)
@@ -55,13 +52,9 @@ def loss_of_moved(S: Tensor, plan: Tensor, tau: float) -> Tensor:
         Temperature.
     """
 
-    def divergence(log_p: Tensor, target: Tensor) -> Tensor:
-        r = target.clamp_min(FLOOR)
-        r = r / r.sum(1, keepdim=True)
-        return ((r - log_p.exp()) * (r.log() - log_p)).sum(1) * moved_rows(target)
-
     v2t, t2v = log_probabilities(S, tau)
-    return 0.5 * (divergence(v2t, plan) + divergence(t2v, plan.T))
+    rows, columns = (side * moved_rows(side)[:, None] for side in (plan, plan.T))
+    return 0.5 * (sym_kl(v2t, rows) + sym_kl(t2v, columns))
 
 
 @register("l2rm_rows", summary="L2RM whose untransported rows may be left out, and the time that plans take")

@@ -14,8 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from ncbook.chapters import words_of
-from ncbook.chapters.omit_plans import encode, view
+from ncbook.chapters.omit_plans import FEW, encode, on_object, spread, view
 from probe_common import Case, Run, main
 from torch import Tensor
 
@@ -32,20 +31,7 @@ TRAINED = {
 }
 LEAD = {"partial_ot": 1, "ot": 0, "cam": 0}  # rows and columns that are dustbins
 PASSES = range(1, 11)
-FEW = 3  # entries of a row or column whose share is looked at
 PICTURES = 50  # that are aligned at a time
-OVERLAP = 0.5  # intersection over union from which a region lies on an object
-SIDE = 96  # of a scene, in its units
-
-
-def spread(shares: Tensor, used: Tensor) -> dict[str, Tensor]:
-    """Describe how far the columns of shares (n, a, b) spread over their ``a`` entries; values of ``used``.
-
-    ``in_use`` is the exponential of the entropy, ``top`` the share of the :data:`FEW` largest entries.
-    """
-    shares = shares / shares.sum(1, keepdim=True).clamp_min(1e-12)
-    top = shares.topk(min(FEW, shares.shape[1]), dim=1)[0].sum(1)
-    return {"in_use": torch.special.entr(shares).sum(1).exp()[used], "top": top[used]}
 
 
 def aligned(network: Any, data: Dataset, **how: Any) -> Iterator[tuple[int, Tensor, Tensor, Tensor]]:
@@ -60,24 +46,6 @@ def aligned(network: Any, data: Dataset, **how: Any) -> Iterator[tuple[int, Tens
         plans = network.alignments(v, t, **how)[own, own]
         p = plans[:, :, 0] if network.matching == "cam" else network.transport_problem(v, t)[1][own, own]
         yield first, plans, torch.tensor(t.lengths), p
-
-
-def on_object(data: Dataset, picture: int) -> Iterator[tuple[int, np.ndarray]]:
-    """Yield the position of each word that names one object of a scene, and which regions lie on it, (R,)."""
-    split = data.test
-    scene, concepts = split.details["scenes"][picture], data.details["concepts"]
-    text = words_of(split, picture * split.captions_per_image)
-    for k in range(scene["count"]):
-        name = concepts[scene["concept"][k]].split()
-        starts = [j for j in range(len(text)) if text[j : j + len(name)] == name]
-        if len(starts) == 1 and split.boxes is not None:
-            low = np.array([scene["x"][k], scene["y"][k]], float) / SIDE
-            high = low + float(scene["size"][k]) / SIDE
-            box = split.boxes[picture]  # (R, 4)
-            common = np.minimum(box[:, 2:], high) - np.maximum(box[:, :2], low)
-            area = np.prod(common.clip(0), axis=1)
-            union = np.prod(box[:, 2:] - box[:, :2], axis=1) + np.prod(high - low) - area
-            yield starts[0] + len(name) - 1, area / union >= OVERLAP
 
 
 def focus(network: Any, data: Dataset, lead: int) -> dict[str, float]:
@@ -102,7 +70,7 @@ def focus(network: Any, data: Dataset, lead: int) -> dict[str, float]:
         note(words_in_use=of_regions["in_use"], top_words=of_regions["top"])
         note(even_words=(FEW / lengths).clamp_max(1), n_words=lengths)
         shares = (local / local.sum(1, keepdim=True).clamp_min(1e-12)).numpy()
-        for i in range(len(shares)) if "scenes" in data.test.details else ():
+        for i in range(len(shares)):
             for word, there in on_object(data, first + i):
                 note(on_object=shares[i, there, word].sum(), any_region=there.mean())
     return {name: float(np.mean(values)) for name, values in found.items()}

@@ -25,7 +25,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from probe_common import MEASURED, rounded, rows_in, write
+from probe_common import FLOOR, MEASURED, MOVED, rounded, rows_in, sym_kl, write
 from torch import Tensor
 
 import nclib
@@ -36,9 +36,6 @@ from nclib.methods.l2rm import L2RM, L2RMOptions
 from nclib.noise import Mismatch
 from nclib.runs.machine import environment
 from nclib.runs.pair_trainer import PairTrainer
-
-FLOOR = 1e-10  # smallest entry of a target, as in L2RM's loss
-MOVED = 0.5  # a row is rematched when more than this share of its marginal moved
 
 # ------------------------------------------------------------------------------------------------- targets
 
@@ -63,13 +60,6 @@ TARGETS = {
     "truth or uniform": lambda plan, partners: known_or_flat(partners),
     "truth": lambda plan, partners: partners,
 }
-
-
-def sym_kl(log_p: Tensor, target: Tensor) -> Tensor:
-    """Symmetric divergence, (B,), of target rows and predictions; 0 where a row of the target is empty."""
-    r = target.clamp_min(FLOOR)
-    r = r / r.sum(1, keepdim=True)
-    return ((r - log_p.exp()) * (r.log() - log_p)).sum(1) * (target.sum(1) > 0)
 
 
 # ---------------------------------------------------------------------------------------------- the probe

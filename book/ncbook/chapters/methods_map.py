@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import NamedTuple
 
 import pandas as pd
+import yaml
 from pandas.io.formats.style import Styler
 
 from ncbook import show
 from ncbook.chapters import photographs
 from nclib.methods.base import METHODS
 
-SIGNALS = {
-    "none": "(no pair is suspected)",
-    "loss": "its loss is large, by a mixture",
-    "score": "it scores low in its batch",
-    "relations": "its picture and its caption have other neighbours",
-    "clean": "a network that learned from clean pairs suspects it",
-}
-FATES = {
-    "kept": "is trained like any other",
-    "bounded": "pulls little, by the loss itself",
-    "weighed": "weighs less, or is left out",
-    "softened": "gets a softer target",
-    "replaced": "gets another partner",
-}
+_READ = yaml.safe_load(Path(__file__).with_suffix(".yml").read_text("utf8"))
+SIGNALS, FATES = _READ["signals"], _READ["fates"]
 
 
 class Idea(NamedTuple):
@@ -38,38 +28,8 @@ class Idea(NamedTuple):
     paper: str = ""  # of plain losses; that of a method is in the registry
 
 
-# By label of a recorded run, in the order of publication.
-IDEAS = {
-    "plain (triplet)": Idea(
-        "triplet", "none", "kept", "trains as given", "losses", "Faghri et al., BMVC 2018"
-    ),
-    "plain (infonce)": Idea(
-        "InfoNCE", "none", "kept", "trains as given", "losses", "van den Oord et al., 2018"
-    ),
-    "plain (gce)": Idea(
-        "GCE", "none", "bounded", "its gradient vanishes", "losses",
-        "Zhang and Sabuncu, NeurIPS 2018",
-    ),
-    "plain (infonce_rce)": Idea(
-        "InfoNCE + RCE", "none", "bounded", "half of the loss is bounded", "losses", "Wang et al., ICCV 2019"
-    ),
-    "ncr": Idea("NCR", "loss", "softened", "its margin shrinks", "coteaching#ncr"),
-    "decl": Idea("DECL", "score", "weighed", "is taught to be uncertain, not ranked", "negatives#decl"),
-    "bicro": Idea("BiCro", "relations", "softened", "its margin follows its anchors", "coteaching#bicro"),
-    "rcl": Idea("RCL", "none", "bounded", "only its negatives are supervised", "negatives#rcl"),
-    "mscn": Idea("MSCN", "clean", "weighed", "is left out", "coteaching#mscn"),
-    "crcl": Idea("CRCL", "score", "weighed", "its negatives train, it does not", "negatives#crcl"),
-    "repair": Idea("REPAIR", "relations", "replaced", "one half is replaced", "repair"),
-    "l2rm": Idea("L2RM", "loss", "replaced", "is rematched within its batch", "l2rm"),
-    "gsc": Idea("GSC", "relations", "weighed", "weighs less", "relations#gsc"),
-    "gsc_plus": Idea("GSC+", "relations", "weighed", "weighs less", "relations#gsc"),
-    "cream": Idea("CREAM", "loss", "softened", "its weight goes to its negatives", "neighbours#cream"),
-    "sps": Idea("SPS", "loss", "replaced", "takes a clean picture's caption", "relations#sps"),
-    "pcsr": Idea("PCSR", "loss", "replaced", "takes a caption of its pseudo-class", "neighbours#pcsr"),
-    "in2r": Idea("IN2R", "loss", "replaced", "takes a blend of captions", "neighbours#in2r"),
-    "crank": Idea("CRANK", "score", "weighed", "ranks last, weighs near 0", "crank"),
-    "crank_plus": Idea("CRANK+", "score", "weighed", "ranks last, weighs near 0", "crank"),
-}  # fmt: skip
+IDEAS = {label: Idea(*words) for label, words in _READ["ideas"].items()}
+"""By label of a recorded run, in the order of publication."""
 
 
 def facts(networks: int = 0) -> pd.DataFrame:

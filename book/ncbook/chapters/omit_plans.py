@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +29,9 @@ from nclib.evaluation import recall
 from nclib.models import similarity_matrix
 
 PAIRS = 100  # matched test pairs over which alignments are measured
+FEW = 3  # entries of a row or column whose share is looked at
+OVERLAP = 0.5  # intersection over union from which a region lies on an object
+SIDE = 96  # of a scene, in its units
 
 TRANSPORTS = ("ot", "full", "prompt", "partial_ot")
 
@@ -293,26 +296,33 @@ def convergence(seen: Look, passes: Sequence[int] = (1, 2, 3, 5, 10, 30, 100, 30
     return figure
 
 
-def _on_object(seen: Look, rows: range) -> list[tuple[int, int, np.ndarray]]:
-    """Return picture, position of a word that names an object, and which regions lie on that object."""
-    split, found = seen.test, []
-    if not split.has_pictures or "scenes" not in split.details or split.boxes is None:
-        return []
-    scenes, concepts = split.details["scenes"], seen.dataset.details["concepts"]
-    for i in rows:
-        text = words_of(split, i * split.captions_per_image)
-        for k in range(scenes["count"][i]):
-            name = concepts[scenes["concept"][i, k]].split()
-            starts = [j for j in range(len(text)) if text[j : j + len(name)] == name]
-            if len(starts) != 1:
-                continue
-            x, y, side = (float(scenes[key][i, k]) / 96 for key in ("x", "y", "size"))
-            b = split.boxes[i]
-            wide = np.clip(np.minimum(b[:, 2], x + side) - np.maximum(b[:, 0], x), 0, None)
-            high = np.clip(np.minimum(b[:, 3], y + side) - np.maximum(b[:, 1], y), 0, None)
-            area = (b[:, 2] - b[:, 0]) * (b[:, 3] - b[:, 1])
-            found.append((i, starts[0] + len(name) - 1, wide * high / (area + side**2 - wide * high) >= 0.5))
-    return found
+def on_object(dataset: Dataset, picture: int) -> Iterator[tuple[int, np.ndarray]]:
+    """Yield the position of each word that names one object of a scene, and which regions lie on it, (R,)."""
+    split = dataset.test
+    if "scenes" not in split.details or split.boxes is None:
+        return
+    scene, concepts = split.details["scenes"][picture], dataset.details["concepts"]
+    text, box = words_of(split, picture * split.captions_per_image), split.boxes[picture]
+    for k in range(scene["count"]):
+        name = concepts[scene["concept"][k]].split()
+        starts = [j for j in range(len(text)) if text[j : j + len(name)] == name]
+        if len(starts) == 1:
+            low = np.array([scene["x"][k], scene["y"][k]], float) / SIDE
+            high = low + float(scene["size"][k]) / SIDE
+            sides = np.minimum(box[:, 2:], high) - np.maximum(box[:, :2], low)
+            common = np.prod(sides.clip(0), axis=1)
+            both = np.prod(box[:, 2:] - box[:, :2], axis=1) + np.prod(high - low) - common
+            yield starts[0] + len(name) - 1, common / both >= OVERLAP
+
+
+def spread(shares: Tensor, used: Tensor) -> dict[str, Tensor]:
+    """Describe how far the columns of shares (n, a, b) spread over their ``a`` entries; values of ``used``.
+
+    ``in_use`` is the exponential of the entropy, ``top`` the share of the :data:`FEW` largest entries.
+    """
+    shares = shares / shares.sum(1, keepdim=True).clamp_min(1e-12)
+    top = shares.topk(min(FEW, shares.shape[1]), dim=1)[0].sum(1)
+    return {"in_use": torch.special.entr(shares).sum(1).exp()[used], "top": top[used]}
 
 
 def _focus(seen: Look, network: Any, lead: int, **how: Any) -> dict[str, float]:
@@ -320,13 +330,9 @@ def _focus(seen: Look, network: Any, lead: int, **how: Any) -> dict[str, float]:
     v, t = seen.matched(network)
     part = _plans(network, v, t, **how)[:, lead:, lead:]
     shares = part / part.sum(1, keepdim=True).clamp_min(1e-12)
-    used = torch.arange(shares.shape[2]) < torch.tensor(t.lengths)[:, None]
-    entropy = -(shares * (shares + 1e-30).log()).sum(1)
-    row = {
-        "regions in use": float(entropy.exp()[used].mean()),
-        "top three": float(shares.topk(min(3, shares.shape[1]), 1).values.sum(1)[used].mean()),
-    }
-    if named := _on_object(seen, range(len(v))):
+    of_words = spread(part, torch.arange(shares.shape[2]) < torch.tensor(t.lengths)[:, None])
+    row = {"regions in use": float(of_words["in_use"].mean()), "top three": float(of_words["top"].mean())}
+    if named := [(i, j, on) for i in range(len(v)) for j, on in on_object(seen.dataset, i)]:
         row["on the object"] = float(np.mean([shares[i, :, j].numpy()[on].sum() for i, j, on in named]))
         row["any region"] = float(np.mean([on.mean() for *_, on in named]))
     return row
