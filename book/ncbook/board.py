@@ -51,6 +51,7 @@ REAL: dict[str, dict[str, dict[str, str]]] = {
 }
 """Conditions of comparisons on real data, by task and data set; nothing was tuned on the second of each."""
 METRICS = {"pairs": ("rSum", 1), "labels": ("mAP", 3)}  # name and decimals
+OF_PAIRS = ("networks", "R@1 i→t", "R@1 t→i", "model")  # columns that category retrieval has not
 DASH = "–"
 OWN = ("crank", "crank_plus")  # methods of this book
 LOSSES = {  # label of plain training: key of its loss in the bibliography
@@ -267,7 +268,7 @@ def board_table(
         return None
     metric, digits = METRICS[task]
     pairs = task == "pairs"
-    rows, lines = [], []
+    rows, lines, said = [], [], list[dict[str, str]]()
     marks: dict[str, None] = {}
     for key, cells in part.groupby([*PLACE, *NOISE], sort=False):
         where = dict(zip([*PLACE, *NOISE], key, strict=True))
@@ -281,65 +282,41 @@ def board_table(
             best = rivals[(rivals["networks"] == kind) & (rivals["label"] == (top.best if top else ""))]
             ranked = list(top.means) if top and networks == kind and submitted is None else []
             rank = str(ranked.index(label) + 1) if label in ranked else DASH
-            first = rank == "1"
-            gap = paired(group, best, "value", digits=digits)
+            gap = _gap(paired(group, best, "value", digits=digits))
             found = [*([WARMUP] if group["early"].any() else []), *marks_of(group)]
             marks |= dict.fromkeys(found)
-            data = f"{data_name(where['dataset'])} ({where['preset']})"
-            seconds = f"{group['seconds'].mean():.0f}" if group["seconds"].notna().any() else DASH
-            middle = [
-                f"{where['rate']:g}",
-                mean_text(list(group["value"]), digits, count=False),
-                f"best of {kind} network{'s' if kind == TWO else ''}" if first else _gap(gap),
-                *(
-                    [networks, f"{group['r1_i2t'].mean():.1f}", f"{group['r1_t2i'].mean():.1f}"]
-                    if pairs
-                    else []
-                ),
-                seconds,
-            ]
-            end = [*([where["model"]] if pairs else []), data, noise_name(where["protocol"])]
+            year, paper = _year_and_paper(str(label))
+            texts = {
+                "rate": f"{where['rate']:g}",
+                metric: mean_text(list(group["value"]), digits, count=False),
+                "against the best": f"best of {kind} network{'s' * (kind == TWO)}" if rank == "1" else gap,
+                "networks": networks,
+                "R@1 i→t": f"{group['r1_i2t'].mean():.1f}",
+                "R@1 t→i": f"{group['r1_t2i'].mean():.1f}",
+                "seconds": f"{group['seconds'].mean():.0f}" if group["seconds"].notna().any() else DASH,
+                "model": where["model"],
+                "data": f"{data_name(where['dataset'])} ({where['preset']})",
+                "noise": noise_name(where["protocol"]),
+                "year": year,
+            }
+            texts = {name: text for name, text in texts.items() if pairs or name not in OF_PAIRS}
             records = [
                 (f"{seed:g}", _record(path)) for seed, path in zip(group["seed"], group["path"], strict=True)
             ]
-            linked = tuple((seed, link) for seed, link in records if link)
             seeds = " ".join(seed for seed, _ in records)
-            views = [Cell(text) for text in (*middle, *end)]
-            views[1] = Cell(middle[1], tuple(found))
-            year, paper = _year_and_paper(str(label))
-            rows.append(
-                ([Cell(rank), Cell(str(label))], [*views, Cell(year, link=paper), Cell(seeds, links=linked)])
-            )
+            views = {name: Cell(text) for name, text in texts.items()}
+            views |= {metric: Cell(texts[metric], tuple(found)), "year": Cell(year, link=paper)}
+            linked = Cell(seeds, links=tuple((seed, link) for seed, link in records if link))
+            rows.append(([Cell(rank), Cell(str(label))], [*views.values(), linked]))
             sizes = [f"{group['value'].mean():.4f}", f"{spread(list(group['value'])):.4f}", str(len(group))]
-            names = [Path(path).name.removesuffix(".json") for path in group["path"]]
-            lines.append(
-                [
-                    rank,
-                    str(label),
-                    *middle,
-                    *end,
-                    year,
-                    *sizes,
-                    " ".join(checksums(group, "noise.checksum")),
-                    " ".join(names),
-                ]
-            )
-    ways = ["networks", "R@1 i→t", "R@1 t→i"] if pairs else []
-    columns = [
-        "rate",
-        metric,
-        "against the best",
-        *ways,
-        "seconds",
-        *(["model"] if pairs else []),
-        "data",
-        "noise",
-        "year",
-    ]
-    rates = {f"{value:g}" for value in part["rate"]}
-    start = {"rate": rate if rate in rates else "", "data": rows[0][1][-4].text, "noise": rows[0][1][-3].text}
+            names = " ".join(Path(path).name.removesuffix(".json") for path in group["path"])
+            checked = " ".join(checksums(group, "noise.checksum"))
+            lines.append([rank, str(label), *texts.values(), *sizes, checked, names])
+            said.append(texts)
+    rates, columns = {texts["rate"] for texts in said}, list(said[0])
+    start = {"rate": rate if rate in rates else "", "data": said[0]["data"], "noise": said[0]["noise"]}
     if pairs:  # scores of different models are not compared at first sight: begin with the model of most rows
-        models = Counter(row[-5].text for _, row in rows if row[-4].text == start["data"])
+        models = Counter(texts["model"] for texts in said if texts["data"] == start["data"])
         start = {"model": models.most_common(1)[0][0], "networks": "", **start}
     which = f"{'Image-text' if pairs else 'Category'} retrieval"
     return Table(
