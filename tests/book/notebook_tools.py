@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import copy
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import nbformat
@@ -28,3 +31,9 @@ def executed(nb: Any, text: str = "output") -> Any:
         cell.execution_count = number
         cell.outputs = [nbformat.v4.new_output("stream", name="stdout", text=f"{text} {number}\n")]
     return done
+
+
+def build(tree: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Build the pages of a folder into ``html`` below it."""
+    command = [sys.executable, "-m", "sphinx", "-q", *words, "-b", "html", ".", "html"]
+    return subprocess.run(command, cwd=tree, capture_output=True, text=True, timeout=120)

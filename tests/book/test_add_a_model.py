@@ -62,15 +62,6 @@ def test_a_file_in_the_package_is_a_model(tmp_path: Path) -> None:
 
 @pytest.mark.exhaustive
 @pytest.mark.slow
-def test_a_file_anywhere_else_is_imported_first(tmp_path: Path) -> None:
-    file = BLOCKS["best-region"]
-    (tmp_path / file.caption).write_text(file.code, "utf8")
-    here = f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
-    told(run(here + BLOCKS["run-best-region"].code + CHECK, tmp_path, ROOT))
-
-
-@pytest.mark.exhaustive
-@pytest.mark.slow
 def test_a_cell_of_a_notebook_is_enough(tmp_path: Path) -> None:
     cell = f"exec(compile({BLOCKS['best-region'].code!r}, 'cell', 'exec'))\n"
     told(run(2 * cell + BLOCKS["run-best-region"].code.replace(IMPORT, "") + CHECK, tmp_path, ROOT))

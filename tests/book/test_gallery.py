@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +11,7 @@ from backlinks import back_links, names_in, page_of
 from check_html import problems
 from executed import SOURCE, digest, folder_of, notebooks_of
 from gallery import first_sentence, plain, reading, thumbnail
-from nb_overlay import described
-from notebook_tools import notebook
+from notebook_tools import build, notebook
 
 ROOT = Path(__file__).resolve().parents[2]
 EXT = ROOT / "book" / "_ext"
@@ -62,23 +59,6 @@ def test_reading_time_counts_prose_and_figures() -> None:
     assert reading(nb) == "1 min, 2 figures"
 
 
-def test_figures_without_words_get_those_of_their_heading() -> None:
-    nb = notebook("# T", "1", "2", "3")
-    nb.cells[0].source = "# T\n\n(x)=\n## What the *split* sees"
-    for cell in nb.cells[1:3]:
-        cell.outputs = [figure()]
-    nb.cells[2].metadata["mystnb"] = {"image": {"alt": "Said."}}
-    alts = [c.metadata.get("mystnb", {}).get("image", {}).get("alt") for c in described(nb).cells[1:]]
-    assert alts == ["Figure under the heading: What the split sees", "Said.", None]
-
-
-def test_pictures_without_words_are_reported(tmp_path: Path) -> None:
-    (tmp_path / "x.svg").write_text(SVG)
-    for words, wrong in (('alt=""', 0), ('alt="A circle"', 0), ('alt="x.svg"', 1), ("", 1)):
-        (tmp_path / "index.html").write_text(f'<img src="x.svg" {words}>')
-        assert len(list(problems(tmp_path))) == wrong
-
-
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
     """A book of one notebook, one how-to page, the interfaces, and a gallery."""
@@ -120,17 +100,10 @@ def tree(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def build(tree: Path) -> subprocess.CompletedProcess[str]:
-    words = ["-q", "-E", "-a", "-b", "html", ".", "html"]
-    return subprocess.run(
-        [sys.executable, "-m", "sphinx", *words], cwd=tree, capture_output=True, text=True, timeout=120
-    )
-
-
 @pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_build_shows_cards_outputs_and_links(tree: Path) -> None:
-    (warning,) = build(tree).stderr.splitlines()
+    (warning,) = build(tree, "-E", "-a").stderr.splitlines()
     assert "WARNING: no output of nothing in a" in warning
     page = (tree / "html" / "index.html").read_text("utf8")
     assert 'href="notebooks/a.html"' in page

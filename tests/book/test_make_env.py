@@ -33,20 +33,10 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 def test_the_second_call_installs_nothing(tmp_path: Path, calls: list[list[str]]) -> None:
     venv = tmp_path / "with space" / ".venv"
     make_env.make(venv)
-    assert [("venv" in c, "install" in c, "check" in c) for c in calls] == [
-        (True, False, False),
-        (False, False, False),  # no torch
-        (False, True, False),
-        (False, True, False),
-        (False, False, False),  # for CPUs
-        (False, True, False),
-        (False, True, False),
-        (False, False, True),
-    ]
-    assert [call[-1] for call in calls if "--require-hashes" in call] == [
-        str(make_env.CPU),
-        str(make_env.LOCK),
-    ]
+    done = ["".join(word for word in ("venv", "install", "check") if word in c) for c in calls]
+    assert done == ["venv", "", "install", "install", "", "install", "install", "check"]
+    locks = [call[-1] for call in calls if "--require-hashes" in call]
+    assert locks == [str(make_env.CPU), str(make_env.LOCK)]
     assert [call[-1] for call in calls[5:7]] == [str(project) for project in make_env.PROJECTS]
     assert all("--no-deps" in call for call in calls[5:7])
     make_env.make(venv)
@@ -87,18 +77,6 @@ def test_a_moved_environment_is_made_again(tmp_path: Path, calls: list[list[str]
     assert calls[-1][-2:] == ["--clear", str(tmp_path / "b")]
 
 
-def test_a_failed_installation_is_not_remembered(
-    tmp_path: Path, calls: list[list[str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    make_env.make(tmp_path / ".venv")
-    (tmp_path / ".venv" / make_env.NOTE).unlink()
-    monkeypatch.setattr(subprocess, "call", lambda command, **how: int("install" in command))
-    monkeypatch.setattr(make_env, "read_note", lambda venv: {"place": str(venv)})
-    with pytest.raises(SystemExit, match="Installing stopped at"):
-        make_env.make(tmp_path / ".venv")
-    assert not (tmp_path / ".venv" / make_env.NOTE).exists()
-
-
 def test_a_folder_of_another_user_is_named(
     tmp_path: Path, calls: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -116,18 +94,6 @@ def test_a_folder_of_another_user_is_named(
         ):
             make_env.make(tmp_path / ".venv")
     assert calls == []
-
-
-@pytest.mark.parametrize(
-    ("has", "said"), [(True, "the lines above say why"), (False, "apt install python3-venv")]
-)
-def test_a_package_is_advised_where_it_lacks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has: bool, said: str
-) -> None:
-    monkeypatch.setattr(subprocess, "call", lambda command: 1)
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: has or None)
-    with pytest.raises(SystemExit, match=f"No virtual environment could be made; .*{said}"):
-        make_env.make(tmp_path / ".venv")
 
 
 def test_a_folder_that_is_something_else_is_left_alone(tmp_path: Path, calls: list[list[str]]) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,7 @@ import pandas as pd
 import pytest
 from executed import SOURCE, digest, folder_of
 from nb_overlay import DRAWING, SMALL, comparison, described, live_lines, shown, status_lines, unbroken
-from notebook_tools import executed, notebook
+from notebook_tools import build, executed, notebook
 
 EXT = Path(__file__).resolve().parents[2] / "book" / "_ext"
 RUN: dict[str, Any] = {
@@ -40,13 +38,15 @@ def test_a_mean_and_its_deviation_stay_on_one_line() -> None:
 
 
 def test_drawings_without_pictures_may_be_shown_dark() -> None:
-    page = executed(notebook("# Recall", "draw()", "show()", "both()"))
+    page = executed(notebook("# Recall\n\n## What the *split* sees", "draw()", "show()", "both()"))
+    page.cells[3].metadata["mystnb"] = {"image": {"alt": "Said."}}
     svg = ['<svg width="371pt"><path/></svg>', "<svg width='9pt'><image href='x'/></svg>"]
     for cell, drawn in zip(page.cells[1:], ([0], [1], [0, 1]), strict=True):
         cell.outputs = [nbformat.v4.new_output("display_data", {"image/svg+xml": svg[k]}) for k in drawn]
     images = [cell.metadata["mystnb"]["image"] for cell in described(page).cells[1:]]
     assert [image.get("classes") for image in images] == [DRAWING, None, None]
-    assert {image["alt"] for image in images} == {"Figure under the heading: Recall"}
+    heading = "Figure under the heading: What the split sees"
+    assert [image["alt"] for image in images] == [heading, heading, "Said."]
     page.cells[1].metadata.clear()
     page.cells[1].outputs[0].data["image/svg+xml"] = '<svg width="370pt"/>'
     assert described(page).cells[1].metadata["mystnb"]["image"]["classes"] == f"{DRAWING} {SMALL}"
@@ -99,12 +99,6 @@ def tree(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def build(tree: Path) -> subprocess.CompletedProcess[str]:
-    words = ["-q", "-W", "--keep-going", "-E", "-a", "-b", "html", ".", "html"]
-    command = [sys.executable, "-m", "sphinx", *words]
-    return subprocess.run(command, cwd=tree, capture_output=True, text=True, timeout=120)
-
-
 def test_what_all_pages_share_is_said_once() -> None:
     row = ["a", "2026-01-02", "3", "CPU", "1 of 2", "3.11", "`0`"]
     rows = [row, [*row[:2], "4", *row[3:6], "`1`"]]
@@ -117,7 +111,7 @@ def test_what_all_pages_share_is_said_once() -> None:
 
 @pytest.mark.slow
 def test_a_build_shows_executed_notebooks_and_a_live_run_and_refuses_others(tree: Path) -> None:
-    done = build(tree)
+    done = build(tree, "-W", "--keep-going", "-E", "-a")
     assert (done.returncode, done.stderr) == (0, "")
     assert "own output 2" in (tree / "html/notebooks/a.html").read_text("utf8")
     status = (tree / "html/book/status.html").read_text("utf8")
@@ -129,7 +123,7 @@ def test_a_build_shows_executed_notebooks_and_a_live_run_and_refuses_others(tree
     live.mkdir()
     (live / "runs.json").write_text(json.dumps({"a": RUN}), "utf8")
     (tree / "nclib" / "__init__.py").write_text("x = 2\n", "utf8")
-    done = build(tree)
+    done = build(tree, "-W", "--keep-going", "-E", "-a")
     assert done.returncode != 0
     (warned,) = (s for s in done.stderr.splitlines() if "WARNING" in s and "toctree" not in s)
     assert "not executed with the present code and data" in warned
@@ -150,19 +144,11 @@ def a_record(folder: Path, seconds: float) -> dict[str, Any]:
     return {**record, "environment": environment}
 
 
-def test_the_live_run_says_where_and_how_long_it_trained(tree: Path) -> None:
-    live = tree / "book" / "live"
-    a_record(live / "a" / "plain-x", 20)
-    (live / "runs.json").write_text(json.dumps({"a": {**RUN, "seconds": 99.9}}), "utf8")
-    text = "\n".join(live_lines(tree))
-    assert "**100 seconds**" in text
-    assert "| plain (triplet) | 0.6 | your machine" in text
-
-
 def test_recorded_runs_of_the_same_settings_stand_under_the_live_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    mine = a_record(tmp_path / "x", 20)
+    mine = a_record(tmp_path / "book/live/a/plain-x", 20)
+    (tmp_path / "book/live/runs.json").write_text(json.dumps({"a": {**RUN, "seconds": 99.9}}), "utf8")
     means = {"i2t_r1": 10.0, "i2t_r10": 50.0, "t2i_r1": 9.0, "t2i_r10": 40.0, "seconds": 30.0}
     runs = pd.DataFrame([{**means, "rsum": 200.0}, {**means, "rsum": 204.0}])
     asked: dict[str, Any] = {}
@@ -177,3 +163,6 @@ def test_recorded_runs_of_the_same_settings_stand_under_the_live_one(
     )
     assert "| recorded | " in table[3]
     assert "| 202.0 ± 2.8 (2) | 30 |" in table[3]
+    said = live_lines(tmp_path)
+    assert "**100 seconds**" in said[0]
+    assert said[2:-1] == table

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from notebook_tools import build
 
 ROOT = Path(__file__).resolve().parents[2]
 EXT = ROOT / "book" / "_ext"
@@ -27,10 +26,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
         f"myst_enable_extensions = ['dollarmath']\nhtml_static_path = [{str(ROOT / 'book' / '_static')!r}]\n",
         "utf8",
     )
-    words = ["-q", "-W", "-b", "html", ".", "html"]
-    done = subprocess.run(
-        [sys.executable, "-m", "sphinx", *words], cwd=tree, capture_output=True, text=True, timeout=120
-    )
+    done = build(tree, "-W")
     assert done.returncode == 0, done.stderr
     return tree / "html"
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from notebook_tools import build
 
 EXT = Path(__file__).resolve().parents[2] / "book" / "_ext"
 CONF = f"""
@@ -42,8 +41,7 @@ def test_tables_are_numbered_by_page_in_the_order_of_the_contents(tmp_path: Path
         text = "".join([f"{page}\n======\n\n", *outputs, *(entries if page in contents else [])])
         (tmp_path / f"{page}.rst").write_text(text, "utf8")
     (tmp_path / "conf.py").write_text(CONF, "utf8")
-    words = [sys.executable, "-m", "sphinx", "-q", "-W", "-b", "html", ".", "html"]
-    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    done = build(tmp_path, "-W")
     assert done.returncode == 0, done.stderr
     found = {}
     for page in pages:

@@ -1,5 +1,8 @@
 """Small made records, so that tables and verdicts can be checked against numbers known beforehand."""
 
+import csv
+import io
+
 import nclib
 from nclib.runs import append
 from nclib.runs import record as records
@@ -10,6 +13,11 @@ def collect(folder):
     append(folder / "made.csv", folder)
     for path in folder.glob("*.json"):
         path.unlink()
+
+
+def lines(sheet):
+    """Lines of the CSV file of a table."""
+    return list(csv.DictReader(io.StringIO(sheet.file)))
 
 
 def recalls(total):

@@ -1,7 +1,5 @@
 """The ledger is complete, every verdict comes out of a function, and each says what it rests on."""
 
-import csv
-import io
 import itertools
 import math
 import re
@@ -28,23 +26,13 @@ from ncbook.evidence import (
 )
 from ncbook.match import ENCODED, RunSpec
 from ncbook.runs import RECALLS
-from records_made import save, save_category
+from records_made import lines, save, save_category
 
 import nclib
 from nclib.runs.variant import variant
 
 MADE = {"O10", "O23", "O24"}  # mathematics, decided by solving problems
-PROBED = {
-    "L15",
-    "L26",
-    "L30",
-    "O20",
-    "O21",
-    "O22",
-    "R16",
-    "R20",
-    "R24",
-}  # from the book's probes, whatever the records
+PROBED = {"L15", "L26", "L30", "O20", "O21", "O22", "R16", "R20", "R24"}  # by probes, whatever the records
 UP, DOWN, OPEN = (Difference(v) for v in ((5.0, 5.1, 5.2), (-5.0, -5.1, -5.2), (5.0, -5.0, 1.0)))
 ONE, NONE = Difference((9.0,), "one"), Difference((), "none")
 ABOVE, EQUAL, NOT_ABOVE = (0, math.inf), (-6, 6), (-math.inf, 6)
@@ -65,20 +53,10 @@ def made(tmp_path_factory):
                 save(folder, method, total, model="vse", mrate=rate, seed=seed, protocol="images")
         for rate in (0.2, 0.4, 0.6):
             for method in ("ncr", "mscn", "bicro", "decl"):
-                save(
-                    folder,
-                    method,
-                    480 - 50 * rate + wobble,
-                    model="vse",
-                    mrate=rate,
-                    seed=seed,
-                    protocol="captions",
-                )
+                at = {"model": "vse", "mrate": rate, "seed": seed, "protocol": "captions"}
+                save(folder, method, 480 - 50 * rate + wobble, **at)
             found = {"rc_auc": 0.8 + 0.01 * seed, "replaced_precision": 0.5 + rate / 2}
-            save(
-                folder, "repair", 300 - seed, diagnostics=found,
-                model="vse", mrate=rate, seed=seed, protocol="captions",
-            )  # fmt: skip
+            save(folder, "repair", 300 - seed, diagnostics=found, **at)
         for name, total in (("", 430), ("ot", 420), ("cam", 410), ("partial_cam", 409), ("full", 419)):
             options = {"matching": name} if name else {}
             save(
@@ -345,7 +323,7 @@ def test_counts_and_sheets(found, made):
     for paper, n in (("L2RM", 31), ("OMIT", 27), ("REPAIR", 25), ("UOT-RCL", 24)):
         sheet = ncbook.claims_table(frame, paper)
         assert len(sheet.rows) == n == counted.loc[paper].sum()
-        in_file = list(csv.DictReader(io.StringIO(sheet.file)))
+        in_file = lines(sheet)
         assert [r["id"] for r in in_file] == [heads[0].text for heads, _ in sheet.rows]
         assert [r["verdict"] for r in in_file] == [cells[1].text for _, cells in sheet.rows]
     assert len(ncbook.verdicts_figure(counted).axes) == 1

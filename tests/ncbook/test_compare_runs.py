@@ -1,21 +1,15 @@
 """Means, paired differences, and measured tables from records whose numbers are known beforehand."""
 
-import csv
-import io
 import math
 
 import ncbook
 import pytest
 from ncbook.compare import Difference
 from ncbook.match import run_of
-from records_made import collect, save, save_category
+from records_made import collect, lines, save, save_category
 
 import nclib
 from nclib.runs.variant import variant
-
-
-def lines(sheet):
-    return list(csv.DictReader(io.StringIO(sheet.file)))
 
 
 @pytest.fixture(scope="module")

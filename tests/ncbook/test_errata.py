@@ -1,10 +1,8 @@
 """Checks of the printed numbers, on counts known from reading the papers."""
 
-import csv
-import io
-
 import ncbook
 from ncbook.errata import WEIGHT
+from records_made import lines
 
 
 def test_printed_sums_are_the_sums_of_their_recalls():
@@ -30,15 +28,9 @@ def test_methods_of_two_papers_at_the_same_nominal_rates():
         assert [len(line.get_xdata()) for line in axis.lines] == [3, 3]
 
 
-def entries(table):
-    """Return the entries behind a table, with how many its rows say they hold."""
-    said = [heads[0].text.partition(" and ")[2] for heads, _ in table.rows]
-    return list(csv.DictReader(io.StringIO(table.file))), sum(int(n.split()[0]) + 1 if n else 1 for n in said)
-
-
 def test_findings_are_sorted_by_weight_and_explained_once():
     table = ncbook.errata_table("REPAIR")
-    kinds = [row["kind"] for row in entries(table)[0]]
+    kinds = [row["kind"] for row in lines(table)]
     assert kinds == sorted(kinds, key=WEIGHT.index)
     why = [cells[2].text for _, cells in table.rows if "permutes all captions" in cells[2].text]
     assert len(why) == 1

@@ -1,8 +1,6 @@
 """Every printed value of the four papers stands in a table of its own layout, once, as printed."""
 
 import base64
-import csv
-import io
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -13,6 +11,7 @@ from ncbook.layouts import layout_of
 from ncbook.page import Cell, Table
 from ncbook.papers import MISSING, PRINTED, values_of
 from ncbook.runs import RECALLS
+from records_made import lines
 
 KEYS = list(ncbook.LAYOUTS)
 ROOT = Path(__file__).resolve().parents[2]
@@ -51,10 +50,6 @@ class Shown(HTMLParser):
         return [row for row in self.rows if row]
 
 
-def file_of(sheet):
-    return list(csv.DictReader(io.StringIO(sheet.file)))
-
-
 @pytest.mark.parametrize(("paper", "table"), KEYS)
 def test_page_and_file_agree(paper, table, nothing):
     sheet = ncbook.printed_table(paper, table, nothing)
@@ -68,7 +63,7 @@ def test_page_and_file_agree(paper, table, nothing):
     }
     in_file = {
         (tuple(line[k] for k in layout.rows), tuple(line[k] for k in layout.columns)): line["printed"]
-        for line in file_of(sheet)
+        for line in lines(sheet)
     }
     assert on_page == in_file
     link = next(href for href in page.links if href.startswith("data:text/csv"))

@@ -16,7 +16,7 @@ from ncbook.layouts import layout_of
 from ncbook.match import RunSpec, printed_run
 from ncbook.papers import rows_of
 from ncbook.runs import protocol_line
-from records_made import save, save_category
+from records_made import lines, save, save_category
 from test_printed_tables import Shown
 
 import nclib
@@ -49,10 +49,6 @@ def runs(folder):
 @pytest.fixture(scope="module")
 def verdicts(runs):
     return ncbook.ledger(runs).set_index("id")["verdict"]
-
-
-def lines(sheet):
-    return list(csv.DictReader(io.StringIO(sheet.file)))
 
 
 def found(sheet):

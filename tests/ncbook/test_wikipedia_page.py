@@ -8,20 +8,10 @@ from records_made import save_category
 
 import nclib
 
-MACHINE = {
-    "val_pairs": 231,
-    "test_pairs": 462,
-    "device": "CPU",
-    "preset": "standard",
-    "dataset": "wikipedia",
-    "scope": "modality",
-}
-ACCURACY = {
-    "given_accuracy": 0.64,
-    "corrected_accuracy": 0.59,
-    "predicted_accuracy_image": 0.31,
-    "predicted_accuracy_text": 0.63,
-}
+MACHINE = {"val_pairs": 231, "test_pairs": 462, "device": "CPU", "preset": "standard", "dataset": "wikipedia"}
+MACHINE |= {"scope": "modality"}
+ACCURACY = {"given_accuracy": 0.64, "corrected_accuracy": 0.59}
+ACCURACY |= {"predicted_accuracy_image": 0.31, "predicted_accuracy_text": 0.63}
 
 
 def made(label, values, rate=0.4, **columns):
