@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 
 from ncbook.board import ALONE, AVERAGED, ONE, REAL, TWO, is_marked, scored
 from ncbook.compare import Difference, paired
+from ncbook.figures import interval
 from ncbook.runs import Runs, select
 from nclib import plots
 
@@ -87,14 +88,11 @@ def averaged_figure(runs: Runs, dataset: str = "f8k", rates: Sequence[float] = R
     for axis, rate in zip(axes, rates, strict=True):
         for row, differences in enumerate(against_averaged(runs, dataset, rate).values()):
             for (name, colour, mark, up), d in zip(kinds, differences, strict=True):
-                at = -row + up
-                if not d.n:
-                    continue
-                if d.n > 1:
-                    axis.plot(d.interval, [at, at], color=colour, lw=2)
-                look = {"color": colour, "ms": 6, "mfc": colour if d.n > 1 else "none"}
-                several = "" if d.n > 1 else ", one seed"
-                axis.plot(d.mean, at, mark, label=f"minus the averaged {name}{several}", **look)
+                look = {"mfc": colour, "label": f"minus the averaged {name}"}
+                if d.n == 1:
+                    look = {"mfc": "none", "label": f"{look['label']}, one seed"}
+                if d.n:
+                    interval(axis, d, up - row, colour, mark, **look)
             if not any(d.n for d in differences):
                 axis.annotate(
                     NOT_RUN, (0.5, -row), xycoords=("axes fraction", "data"), ha="center", va="center",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,8 +12,9 @@ from matplotlib.figure import Figure
 
 from ncbook.board import DATA_NAMES
 from ncbook.compare import Difference, by_seed
+from ncbook.figures import interval
 from ncbook.layouts import layout_of
-from ncbook.match import run_of
+from ncbook.match import printed_sums, run_of
 from ncbook.page import Cell, Table, csv_text
 from ncbook.papers import rows_of
 from ncbook.runs import Runs, select
@@ -77,6 +77,8 @@ STUDIES = {
     ),
 }
 SMALL = "quick"  # the preset in which runs are too short to show an effect
+FILL = {"printed": {"mfc": "none", "mew": 1.6, "ms": 7}, "measured": {}}  # of marks
+MISSING = {"printed": "–", "measured": "not run"}
 PROTOCOLS: dict[str, list[str]] = {"images": [], "captions": ["captions"], "symmetric": []}  # and their words
 
 
@@ -117,14 +119,8 @@ def printed_effects(paper: str) -> pd.DataFrame:
 
 def _printed(paper: str, table: str, study: Study) -> dict[tuple[str, str, float], float]:
     """Return the printed values of a table by data set, method and rate: rSum, or the mean of both mAPs."""
-    layout, found = layout_of(paper, table), dict[tuple[str, str, float], list[float]]()
-    for row in rows_of(paper, table):
-        run = run_of(layout, row)
-        is_sum = row.get("metric", "rsum") == "rsum" and row["noise_rate"]
-        if run is not None and is_sum and run.model == study.model and not run.options:
-            place = row["dataset"], run.method, float(row["noise_rate"])
-            found.setdefault(place, []).append(float(row.get("value") or row["map"]))
-    return {place: statistics.fmean(values) for place, values in found.items()}
+    found = select(printed_sums(paper, table), model=study.model, variant="")
+    return found.set_index(["dataset", "method", "rate"])["value"].to_dict()
 
 
 def measured_effects(paper: str, runs: Runs) -> pd.DataFrame:
@@ -172,24 +168,16 @@ def effects_figure(paper: str, runs: Runs) -> Figure:
 
     Hollow marks are printed, filled ones measured, with the 95 % interval over seeds.
     """
-    study = STUDIES[paper]
-    printed, measured = printed_effects(paper), measured_effects(paper, runs)
-    places = list(dict.fromkeys([*printed["dataset"], *measured["place"]]))
+    study, both = STUDIES[paper], _both(paper, runs)
+    places = dict(zip(both["place"], both["kind"], strict=True))
     looks = dict(zip(places, itertools.cycle(zip(plots.CYCLE, plots.MARKS, strict=True)), strict=False))
     shift = {place: 0.7 * (i / max(len(places) - 1, 1) - 0.5) for i, place in enumerate(places)}
     height = 1.6 + 0.14 * len(study.methods) * max(len(places), 3)
     figure, (axes,) = plots.panels(1, len(study.shown), height=height, sharey=True, sharex=True)
     for axis, rate in zip(axes, study.shown, strict=True):
-        for row in select(printed, rate=rate).itertuples():
-            colour, mark = looks[row.dataset]
-            y = study.methods.index(row.method) + shift[row.dataset]
-            axis.plot(row.share, y, mark, mec=colour, mfc="none", ms=7, mew=1.6)
-        for row in select(measured, rate=rate).itertuples():
-            colour, mark = looks[row.place]
+        for row in select(both, rate=rate).itertuples():
             y = study.methods.index(row.method) + shift[row.place]
-            if row.share.n > 1:
-                axis.plot(row.share.interval, [y, y], color=colour, lw=2)
-            axis.plot(row.share.mean, y, mark, color=colour, ms=6)
+            interval(axis, row.share, y, *looks[row.place], **FILL[row.kind])
         for at in (0, 1):
             axis.axvline(at, color="#444444", lw=1, ls=("-", ":")[at])
         axis.set(
@@ -200,36 +188,36 @@ def effects_figure(paper: str, runs: Runs) -> Figure:
         axis.grid(axis="y", visible=False)
     axes[0].set(yticks=range(len(study.methods)), yticklabels=study.methods)
     axes[0].invert_yaxis()
-    hollow = set(printed["dataset"])
     for place, (colour, mark) in looks.items():
-        fill = {"mfc": "none"} if place in hollow else {}
-        name = f"printed: {place}" if place in hollow else f"measured: {place}"
-        axes[0].plot([], [], mark, color=colour, label=name, **fill)
+        kind = places[place]
+        axes[0].plot([], [], mark, color=colour, label=f"{kind}: {place}", **FILL[kind])
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=2, fontsize=9)
     return figure
 
 
+def _both(paper: str, runs: Runs) -> pd.DataFrame:
+    """Return the printed and the measured shares with their ``kind``, each as a difference."""
+    printed = printed_effects(paper).rename(columns={"dataset": "place"}).assign(kind="printed")
+    printed["share"] = [Difference((share,), digits=2) for share in printed["share"]]
+    return pd.concat([printed, measured_effects(paper, runs).assign(kind="measured")], ignore_index=True)
+
+
 def effects_table(paper: str, runs: Runs) -> Table:
     """Return the shares of :func:`effects_figure` in numbers, one row a method and rate."""
-    printed, measured = printed_effects(paper), measured_effects(paper, runs)
-    study = STUDIES[paper]
-    heads = [("printed", name) for name in dict.fromkeys(printed["dataset"])]
-    heads += [("measured", name) for name in dict.fromkeys(measured["place"])]
+    study, both = STUDIES[paper], _both(paper, runs)
+    heads = list(dict.fromkeys(zip(both["kind"], both["place"], strict=True)))
     shown = [(kind, *(part.strip() for part in name.partition(",")[::2])) for kind, name in heads]
+    rates = sorted(set(both.loc[both["kind"] == "printed", "rate"]))
     rows, lines = [], []
-    for method in study.methods:
-        for rate in sorted({*select(printed, method=method)["rate"]}):
-            cells = []
-            for kind, name in heads:
-                if kind == "printed":
-                    found = select(printed, method=method, rate=rate, dataset=name)["share"]
-                    cells.append(_number(found.iloc[0]) if len(found) else "–")
-                else:
-                    own = select(measured, method=method, rate=rate, place=name)["share"]
-                    cells.append(_share_text(own.iloc[0]) if len(own) else "not run")
-            rows.append(([Cell(method), Cell(f"{rate:g}")], [_cell(c) for c in cells]))
-            lines.append([method, f"{rate:g}", *cells])
+    for method, rate in itertools.product(study.methods, rates):
+        found = [select(both, method=method, rate=rate, kind=kind, place=place) for kind, place in heads]
+        cells = [
+            _share_text(kind, own["share"].iloc[0]) if len(own) else MISSING[kind]
+            for (kind, _), own in zip(heads, found, strict=True)
+        ]
+        rows.append(([Cell(method), Cell(f"{rate:g}")], [_cell(c) for c in cells]))
+        lines.append([method, f"{rate:g}", *cells])
     unharmed = "matched pairs" if not study.from_rate else f"label noise {study.from_rate:g}"
     return Table(
         slug=f"shares-{paper.lower()}",
@@ -247,14 +235,11 @@ def effects_table(paper: str, runs: Runs) -> Table:
     )
 
 
-def _share_text(share: Difference) -> str:
-    low, high = share.interval
-    interval = f"\n[{low:.2f}, {high:.2f}] ({share.n})" if share.n > 1 else "\n(1)"
-    return f"{_number(share.mean)}{interval}"
-
-
-def _number(share: float) -> str:
-    return f"{round(share, 2) + 0.0:.2f}"  # no minus before a zero
+def _share_text(kind: str, share: Difference) -> str:
+    (low, high), number = share.interval, f"{round(share.mean, 2) + 0.0:.2f}"  # no minus before a zero
+    if kind == "printed":
+        return number
+    return f"{number}\n[{low:.2f}, {high:.2f}] ({share.n})" if share.n > 1 else f"{number}\n(1)"
 
 
 def _cell(text: str) -> Cell:
@@ -310,13 +295,11 @@ def row_gains_figure(paper: str, table: str, base: str, runs: Runs) -> Figure:
     figure, ((axis,),) = plots.panels(1, 1, width=7.0, height=1.4 + 0.14 * len(names) * max(len(places), 3))
     for i, (place, colour, mark) in enumerate(zip(places, plots.CYCLE, plots.MARKS, strict=False)):
         part = select(found, place=place)
-        y = [names.index(name) + 0.7 * ((i + 0.5) / len(places) - 0.5) for name in part["method"]]
-        fill = {"mfc": "none", "mew": 1.6} if (part["kind"] == "printed").all() else {}
-        for at, gain in zip(y, part["gain"], strict=True):
-            if gain.n > 1:
-                axis.plot(gain.interval, [at, at], color=colour, lw=2)
-        mean = [gain.mean for gain in part["gain"]]
-        axis.plot(mean, y, mark, color=colour, label=f"{part['kind'].iloc[0]}: {place}", ls="", **fill)
+        kind = part["kind"].iloc[0]
+        for row in part.itertuples():
+            y = names.index(row.method) + 0.7 * ((i + 0.5) / len(places) - 0.5)
+            interval(axis, row.gain, y, colour, mark, **FILL[kind])
+        axis.plot([], [], mark, color=colour, label=f"{kind}: {place}", **FILL[kind])
     axis.axvline(0, color="#444444", lw=1)
     axis.set(yticks=range(len(names)), yticklabels=names, xlabel=f"points of rSum above {base}")
     axis.invert_yaxis()

@@ -8,7 +8,6 @@ one by one. Rows of different kinds, data, test protocols or features are never 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
 
 import pandas as pd
 
@@ -231,11 +230,6 @@ def kinds_mixed(rows: pd.DataFrame) -> pd.DataFrame:
 
 def mixing_papers(rows: pd.DataFrame) -> list[str]:
     """Return the papers of the field that print both kinds of noise in one table, as ``paper, table n``."""
-    return [f"{paper}, table {table}" for paper, table in _mixed(rows)]
-
-
-def _mixed(rows: pd.DataFrame) -> Iterator[tuple[str, str]]:
     exchanged = rows[rows["noise"].isin([LEVELS["images"], LEVELS["captions"]])]
-    for (paper, table), part in exchanged.groupby(["paper", "table"]):
-        if part["noise"].nunique() > 1:
-            yield str(paper), str(table)
+    kinds = exchanged.groupby(["paper", "table"])["noise"].nunique()
+    return [f"{paper}, table {table}" for paper, table in kinds.index[kinds > 1]]

@@ -16,7 +16,7 @@ from ncbook.board import DATA_NAMES
 from ncbook.compare import Difference, spread
 from ncbook.evidence import VERDICTS, best_other
 from ncbook.layouts import Layout, layout_of
-from ncbook.match import models_named, run_of
+from ncbook.match import models_named, printed_sums, run_of
 from ncbook.notebook import WARMUP
 from ncbook.papers import rows_of
 from ncbook.runs import RECALLS, Runs, select, usual_value
@@ -120,17 +120,18 @@ def rates_figure(
 
 def _printed_lines(layout: Layout, dataset: str, model: str) -> dict[str, dict[float, float]]:
     """Return printed values by rate (rSum, or the mean of both directions) for each method and variant."""
-    found: dict[str, dict[float, list[float]]] = {}
-    for row in rows_of(layout.paper, layout.table):
-        run = run_of(layout, row)
-        is_sum = row.get("metric", "rsum") == "rsum" and row["dataset"] == dataset and row["noise_rate"]
-        if run and is_sum and (layout.of_labels or run.model == model):
-            name = f"{run.method}, {run.variant}".removesuffix(", ")
-            values = found.setdefault(name, {}).setdefault(float(row["noise_rate"]), [])
-            values.append(float(row.get("value") or row["map"]))
-    return {
-        name: {rate: sum(v) / len(v) for rate, v in sorted(values.items())} for name, values in found.items()
-    }
+    table = select(printed_sums(layout.paper, layout.table), dataset=dataset)
+    table = table if layout.of_labels else select(table, model=model)
+    names = (table["method"] + ", " + table["variant"]).str.removesuffix(", ")
+    parts = table.set_index("rate")["value"].groupby(names.to_list(), sort=False)
+    return {name: dict(part.sort_index()) for name, part in parts}
+
+
+def interval(axis: Axes, d: Difference, y: float, colour: str, mark: str, **look: Any) -> None:
+    """Draw the mean of a difference at a height, and its interval from two seeds on."""
+    if d.n > 1:
+        axis.plot(d.interval, [y, y], color=colour, lw=2)
+    axis.plot(d.mean, y, mark, **{"color": colour, "ms": 6, **look})
 
 
 def _no_runs(axis: Axes) -> None:
@@ -291,8 +292,7 @@ def gains_figure(differences: Sequence[Difference], title: str, xlabel: str) -> 
     marks = {"above": "o", "below": "s", "open": "D"}
     for axis, (method, shown) in zip(axes[:, 0], sorted(methods.items()), strict=False):
         for i, d in enumerate(shown):
-            axis.plot(d.interval, [-i, -i], color=colours[d.sign], lw=2)
-            axis.plot(d.mean, -i, marks[d.sign], color=colours[d.sign], ms=6)
+            interval(axis, d, -i, colours[d.sign], marks[d.sign])
         axis.axvline(0, color="#444444", lw=1)
         words = [d.name.removeprefix(f"{method}, ").replace("rate ", "") for d in shown]
         for dataset, name in DATA_NAMES.items():

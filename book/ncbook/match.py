@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -97,6 +98,23 @@ def run_of(layout: Layout, row: Mapping[str, str]) -> RunSpec | None:
     if run.method != "l2rm":
         options.pop("rho", None)
     return RunSpec(run.method, run.model, options)
+
+
+@functools.cache
+def printed_sums(paper: str, table: str) -> pd.DataFrame:
+    """Return what a table prints at its noise rates for rows with a run here.
+
+    Columns ``dataset``, ``method``, ``variant``, ``model``, ``rate`` and ``value``: rSum, or the mean of both
+    mAPs.
+    """
+    layout, names = layout_of(paper, table), ["dataset", "method", "variant", "model", "rate", "value"]
+    rows = [
+        (row["dataset"], run.method, run.variant, run.model, float(row["noise_rate"]), float(number))
+        for row in rows_of(paper, table)
+        if row.get("metric", "rsum") == "rsum" and row["noise_rate"] and (run := run_of(layout, row))
+        for number in [row.get("value") or row["map"]]
+    ]
+    return pd.DataFrame(rows, columns=names).groupby(names[:-1], sort=False).mean().reset_index()
 
 
 def printed_run(layout: Layout, row: Mapping[str, str]) -> RunSpec | str:
