@@ -35,14 +35,6 @@ def test_wrong_calls_say_what_is_wrong(words, said, capsys):
     assert shown.out == ""
 
 
-@pytest.mark.parametrize("name", ["table", "claims", "rerun"])
-def test_every_command_explains_itself(name, capsys):
-    with pytest.raises(SystemExit) as ended:
-        cli.main([name, "--help"])
-    assert ended.value.code == 0
-    assert capsys.readouterr().out.startswith(f"usage: ncbook {name}")
-
-
 def test_a_table_shows_its_values(tmp_path, capsys):
     assert cli.main(["table", "UOT-RCL", "IV", "--csv", str(tmp_path / "table.csv")]) == 0
     shown = capsys.readouterr().out

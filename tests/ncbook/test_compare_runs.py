@@ -34,15 +34,8 @@ def made(tmp_path_factory):
         save(folder, "l2rm", total, images=1000, mrate=0.6, seed=seed, protocol="images", **here)
     save(folder, "l2rm", 300, images=1000, mrate=0.6, seed=0, protocol="images", **here, rho=1.0)
     save(folder, "l2rm", 1, images=500, mrate=0.4, seed=0, protocol="images", **here)
-    save_category(
-        folder,
-        "uot_rcl",
-        0.5,
-        dataset="wikipedia",
-        preset="paper",
-        noise_rate=0.6,
-        data_options={"root": "data"},
-    )
+    wiki = {"dataset": "wikipedia", "preset": "paper", "data_options": {"root": "data"}}
+    save_category(folder, "uot_rcl", 0.5, noise_rate=0.6, **wiki)
     (folder / "bench.json").write_text("{}")
     return ncbook.load_runs(folder)
 
@@ -106,16 +99,12 @@ def test_figures_draw_the_papers_data_once_they_are_recorded(made, nothing):
     assert right.lines
 
 
-def test_figures_are_drawn_with_and_without_records(made, nothing):
+def test_a_figure_of_rates_has_printed_values_with_and_without_records(made, nothing):
     for runs in (made, nothing):
-        figures = [
-            ncbook.rates_figure("L2RM", "6", runs, dataset="Flickr30K", preset="quick", methods=("l2rm",)),
-            ncbook.rates_figure("UOT-RCL", "II", runs, dataset="Wikipedia", methods=("uot_rcl",)),
-            ncbook.rows_figure("OMIT", "4", runs),
-            ncbook.gains_figure(ncbook.best_other_differences(runs), "t", "x"),
-        ]
-        assert all(len(f.axes) in (1, 2) for f in figures)
-        left, right = figures[0].axes
+        figure = ncbook.rates_figure(
+            "L2RM", "6", runs, dataset="Flickr30K", preset="quick", methods=("l2rm",)
+        )
+        left, right = figure.axes
         assert list(left.lines[0].get_ydata()) == [492.5, 479.8, 448.5, 378.5]
         assert bool(right.lines) == (runs is made)
 

@@ -8,16 +8,9 @@ PLACE = {"dataset": "f8k", "model": "bow", "preset": "standard", "data_options":
 
 
 def value(paper, table, method, rate):
-    (row,) = printed(
-        "retrieval",
-        paper=paper,
-        table=table,
-        method=method,
-        metric="rsum",
-        dataset="Flickr30K",
-        noise_rate=rate,
-    ).itertuples()
-    return float(row.value)
+    where = {"method": method, "metric": "rsum", "dataset": "Flickr30K", "noise_rate": rate}
+    (found,) = printed("retrieval", paper=paper, table=table, **where)["value"]
+    return float(found)
 
 
 def test_a_printed_share_is_that_of_the_printed_numbers():
