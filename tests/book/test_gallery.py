@@ -6,12 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
-import pytest
 from backlinks import back_links, names_in, page_of
-from check_html import problems
-from executed import SOURCE, digest, folder_of, notebooks_of
+from executed import notebooks_of
 from gallery import first_sentence, plain, reading, thumbnail
-from notebook_tools import build, notebook
+from notebook_tools import notebook
 
 ROOT = Path(__file__).resolve().parents[2]
 EXT = ROOT / "book" / "_ext"
@@ -57,69 +55,6 @@ def test_reading_time_counts_prose_and_figures() -> None:
     nb.cells[0].source = "# T"
     nb.cells[1].outputs *= 2
     assert reading(nb) == "1 min, 2 figures"
-
-
-@pytest.fixture
-def tree(tmp_path: Path) -> Path:
-    """A book of one notebook, one how-to page, the interfaces, and a gallery."""
-    for folder in ("notebooks", "book"):
-        (tmp_path / folder).mkdir()
-    nb = notebook("# Page one: its rest\n\nIt says this. And that.", "import nclib\nnclib.ot.sinkhorn", "1")
-    nb.cells[2].id = "numbers"
-    nbformat.write(nb, tmp_path / "notebooks" / "a.ipynb")
-    nb.cells[1].outputs = [figure()]
-    table = {"text/html": "<table><tr><th>n</th></tr><tr><td>42</td></tr></table>", "text/plain": "42"}
-    nb.cells[2].outputs = [nbformat.v4.new_output("display_data", data=table)]
-    block = "```{code-block} python\n:name: x\n\nfrom nclib import run\n\nrun('l2rm')\n```\n"
-    (tmp_path / "book" / "how.md").write_text(f"# How\n\n{block}", "utf8")
-    named = (
-        "autofunction:: nclib.ot.sinkhorn",
-        "autofunction:: nclib.run",
-        "autoclass:: nclib.methods.l2rm.L2RM",
-    )
-    auto = "```{eval-rst}\n" + "\n".join(f".. {one}\n" for one in named) + "```\n"
-    (tmp_path / "book" / "api.md").write_text(f"# Interfaces\n\n{auto}", "utf8")
-    outputs = "```{stored-output} a numbers\n```\n\n```{stored-output} a cell-1\n:alt: A circle\n```\n\n"
-    outputs += "```{stored-output} a nothing\n```\n"
-    toc = "```{toctree}\nnotebooks/a\nbook/how\nbook/api\n```\n"
-    (tmp_path / "index.md").write_text(f"# Book\n\n{toc}\n## All\n\n```{{gallery}}\n```\n\n{outputs}", "utf8")
-    chapters = "".join(f"      - file: {page}\n" for page in ("notebooks/a", "book/how", "book/api"))
-    contents = f"parts:\n  - caption: Part\n    chapters:\n{chapters}"
-    (tmp_path / "_toc.yml").write_text(contents, "utf8")
-    nb.metadata[SOURCE] = digest(tmp_path / "notebooks" / "a.ipynb")
-    folder_of(tmp_path).mkdir(parents=True)
-    nbformat.write(nb, folder_of(tmp_path) / "a.ipynb")
-    (tmp_path / "conf.py").write_text(
-        f"import sys\nsys.path[:0] = [{str(ROOT)!r}, {str(EXT)!r}]\n"
-        "extensions = ['myst_nb', 'sphinx_design', 'sphinx.ext.autodoc', 'sphinx.ext.napoleon']\n"
-        "extensions += ['nb_overlay', 'gallery', 'backlinks']\n"
-        "myst_enable_extensions = ['colon_fence']\n"
-        "nb_execution_mode = 'off'\nexclude_patterns = ['_build', 'html']\n",
-        "utf8",
-    )
-    return tmp_path
-
-
-@pytest.mark.exhaustive
-@pytest.mark.slow
-def test_a_build_shows_cards_outputs_and_links(tree: Path) -> None:
-    (warning,) = build(tree, "-E", "-a").stderr.splitlines()
-    assert "WARNING: no output of nothing in a" in warning
-    page = (tree / "html" / "index.html").read_text("utf8")
-    assert 'href="notebooks/a.html"' in page
-    assert "Page one: its rest" in page
-    assert "It says this." in page
-    assert "1 min, 1 figure" in page
-    assert "<td>42</td>" in page
-    assert 'alt="A circle"' in page
-    assert (tree / "html" / "_images" / "a.svg").read_text("utf8") == SVG
-    assert not list(problems(tree / "html"))
-    text = (tree / "html" / "book" / "api.html").read_text("utf8")
-    assert text.count("nc-used-in") == 3
-    used, spare, chosen = text.split("nc-used-in")[1:]
-    assert "../notebooks/a.html" in used.split("</div>")[0]
-    assert "how.html" in spare.split("</div>")[0]
-    assert "how.html" in chosen.split("</div>")[0]
 
 
 def test_names_are_followed_through_imports() -> None:

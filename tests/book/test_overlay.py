@@ -10,11 +10,13 @@ from typing import Any
 import nbformat
 import pandas as pd
 import pytest
+from check_html import problems
 from executed import SOURCE, digest, folder_of
 from nb_overlay import DRAWING, SMALL, comparison, described, live_lines, shown, status_lines, unbroken
 from notebook_tools import build, executed, notebook
 
 EXT = Path(__file__).resolve().parents[2] / "book" / "_ext"
+PICTURE = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 4 4"><circle r="1"/></svg>'
 RUN: dict[str, Any] = {
     "title": "A title",
     "date": "2026-01-02",
@@ -70,29 +72,43 @@ def test_a_training_log_is_one_line_that_unfolds() -> None:
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """A small book with one notebook, executed once."""
+    """A book of one executed notebook, a how-to page, the interfaces, and a notebook that is no page."""
     for folder in ("nclib", "notebooks", "book"):
-        (tmp_path / folder).mkdir(parents=True)
-    (tmp_path / "nclib" / "__init__.py").write_text("x = 1\n", "utf8")
-    contents = "parts:\n  - caption: A\n    chapters:\n      - file: book/status\n"
-    contents += "        sections:\n          - file: notebooks/a\n"
-    (tmp_path / "_toc.yml").write_text(contents, "utf8")
+        (tmp_path / folder).mkdir()
+    nb = notebook("# Page one: its rest\n\nIt says this. And that.", "import nclib\nnclib.ot.sinkhorn", "1")
     source = tmp_path / "notebooks" / "a.ipynb"
-    nbformat.write(notebook("# A page", "import nclib", "nclib.x"), source)
-    done = executed(nbformat.read(source, 4), "own output")
+    nbformat.write(nb, source)
+    nbformat.write(notebook("# No page"), tmp_path / "notebooks" / "spare.ipynb")
+    done = executed(nb, "own output")
+    done.cells[1].outputs = [nbformat.v4.new_output("display_data", {"image/svg+xml": PICTURE})]
+    table = {"text/html": "<table><tr><th>n</th></tr><tr><td>42</td></tr></table>", "text/plain": "42"}
+    done.cells[2].outputs.insert(0, nbformat.v4.new_output("display_data", table))
     done.metadata[SOURCE] = digest(source)
-    folder = folder_of(tmp_path)
+    block = "```{code-block} python\n:name: x\n\nfrom nclib import run\n\nrun('l2rm')\n```\n"
+    made = "\n\n".join(f"```{{{name}}}\n```" for name in ("execution-status", "live-run"))
+    (tmp_path / "book" / "how.md").write_text(f"# How\n\n{block}\n{made}\n", "utf8")
+    named = (
+        "autofunction:: nclib.ot.sinkhorn",
+        "autofunction:: nclib.run",
+        "autoclass:: nclib.methods.l2rm.L2RM",
+    )
+    auto = "```{eval-rst}\n" + "".join(f".. {one}\n" for one in named) + "```\n"
+    (tmp_path / "book" / "api.md").write_text(f"# Interfaces\n\n{auto}", "utf8")
+    outputs = "".join(f"```{{stored-output}} a cell-{k}\n:alt: A circle\n```\n\n" for k in (1, 2))
+    toc = "```{toctree}\nnotebooks/a\nbook/how\nbook/api\n```\n"
+    (tmp_path / "index.md").write_text(f"# Book\n\n{toc}\n## All\n\n```{{gallery}}\n```\n\n{outputs}", "utf8")
+    pages = [{"file": "notebooks/a"}, {"file": "book/how", "sections": [{"file": "book/api"}]}]
+    contents = {"parts": [{"caption": "Part", "chapters": pages}]}
+    (tmp_path / "_toc.yml").write_text(json.dumps(contents), "utf8")
+    folder = folder_of(tmp_path)  # of this table of contents
     folder.mkdir(parents=True)
     nbformat.write(done, folder / "a.ipynb")
     (folder / "runs.json").write_text(json.dumps({"a": RUN}), "utf8")
-    blocks = "\n\n".join(f"```{{{name}}}\n```" for name in ("execution-status", "live-run"))
-    (tmp_path / "book" / "status.md").write_text(f"# Status\n\n{blocks}\n", "utf8")
-    nbformat.write(notebook("# No page"), tmp_path / "notebooks" / "spare.ipynb")
-    toc = "```{toctree}\nnotebooks/a\nbook/status\n```"
-    (tmp_path / "index.md").write_text(f"# Book\n\n{toc}\n", "utf8")
     (tmp_path / "conf.py").write_text(
-        f"import sys\nsys.path.append({str(EXT)!r})\n"
-        "extensions = ['myst_nb', 'nb_overlay']\nnb_execution_mode = 'off'\n"
+        f"import sys\nsys.path[:0] = [{str(EXT.parents[1])!r}, {str(EXT)!r}]\n"
+        "extensions = ['myst_nb', 'sphinx_design', 'sphinx.ext.autodoc', 'sphinx.ext.napoleon']\n"
+        "extensions += ['nb_overlay', 'gallery', 'backlinks']\nmyst_enable_extensions = ['colon_fence']\n"
+        "nb_execution_mode = 'off'\n"
         "exclude_patterns = ['_build', 'book/live', 'html', 'notebooks/spare.ipynb']\n",
         "utf8",
     )
@@ -110,26 +126,40 @@ def test_what_all_pages_share_is_said_once() -> None:
 
 
 @pytest.mark.slow
-def test_a_build_shows_executed_notebooks_and_a_live_run_and_refuses_others(tree: Path) -> None:
-    done = build(tree, "-W", "--keep-going", "-E", "-a")
+def test_a_build_shows_executed_notebooks_cards_and_links_and_refuses_others(tree: Path) -> None:
+    words = ("-W", "--keep-going", "-E", "-a")
+    done = build(tree, *words)
     assert (done.returncode, done.stderr) == (0, "")
-    assert "own output 2" in (tree / "html/notebooks/a.html").read_text("utf8")
-    status = (tree / "html/book/status.html").read_text("utf8")
-    assert "without a live run" in status
-    assert "2026-01-02" in status
-    assert "spare" not in status
+    index, page, how, api = (
+        (tree / "html" / f"{name}.html").read_text("utf8")
+        for name in ("index", "notebooks/a", "book/how", "book/api")
+    )
+    assert "own output 2" in page
+    assert "without a live run" in how
+    assert "2026-01-02" in how
+    assert "spare" not in how
+    for said in ('href="notebooks/a.html"', "Page one: its rest", "It says this.", "1 min, 1 figure"):
+        assert said in index
+    assert "<td>42</td>" in index
+    assert 'alt="A circle"' in index
+    assert (tree / "html" / "_images" / "a.svg").read_text("utf8") == PICTURE
+    assert not list(problems(tree / "html"))
+    links = [part.split("</div>")[0] for part in api.split("nc-used-in")[1:]]
+    assert ["how.html" in one for one in links] == [False, True, True]
+    assert "a.html" in links[0]
 
     live = tree / "book" / "live"
     live.mkdir()
     (live / "runs.json").write_text(json.dumps({"a": RUN}), "utf8")
-    (tree / "nclib" / "__init__.py").write_text("x = 2\n", "utf8")
-    done = build(tree, "-W", "--keep-going", "-E", "-a")
+    (tree / "nclib" / "a.txt").write_text("changed", "utf8")
+    done = build(tree, *words)
     assert done.returncode != 0
-    (warned,) = (s for s in done.stderr.splitlines() if "WARNING" in s and "toctree" not in s)
-    assert "not executed with the present code and data" in warned
-    status = (tree / "html/book/status.html").read_text("utf8")
-    assert "never" in status
-    assert "<strong>A title</strong>, 2026-01-02: <strong>12 seconds</strong>" in status
+    warned = [line for line in done.stderr.splitlines() if "WARNING" in line and "toctree" not in line]
+    said = ("no output of cell-1 in a", "no output of cell-2 in a", "not executed with the present code")
+    assert [any(words in line for line in warned) for words in said] == [True] * 3
+    how = (tree / "html/book/how.html").read_text("utf8")
+    assert "never" in how
+    assert "<strong>A title</strong>, 2026-01-02: <strong>12 seconds</strong>" in how
 
 
 def a_record(folder: Path, seconds: float) -> dict[str, Any]:
