@@ -20,15 +20,14 @@ from ncbook.demo import opened as opened
 from ncbook.demo import trained as trained
 from ncbook.notebook import WARMUP, in_warmup
 from nclib import plots
-from nclib.common.options import defaults, rules
+from nclib.common.options import rules
 from nclib.data import Dataset, Split
-from nclib.data.registry import datasets
-from nclib.models.registry import MODELS
 from nclib.noise import Mismatch
 from nclib.runs import experiment_of, resolve
 from nclib.runs.noisy_pairs import NoisyPairs
 from nclib.runs.pair_trainer import PairTrainer
 from nclib.runs.record import RECALLS, Record
+from nclib.runs.variant import in_words
 
 ONE = " (one network)"  # ends the label of what one network of an ensemble reaches alone
 ONLY_PRINTED = "nothing here was measured."
@@ -305,7 +304,7 @@ def labelled(runs: pd.DataFrame) -> pd.DataFrame:
     return runs.assign(label=runs["method"].where(runs["method"] != "plain", plain))
 
 
-def rows_of(runs: pd.DataFrame, rows: Mapping[str, tuple[str, dict[str, Any]]], **place: Any) -> pd.DataFrame:
+def rows_of(runs: pd.DataFrame, rows: Mapping[str, tuple[str, dict[str, Any]]]) -> pd.DataFrame:
     """Return the runs of an ablation's rows, with the row's name as ``label``.
 
     Parameters
@@ -314,48 +313,22 @@ def rows_of(runs: pd.DataFrame, rows: Mapping[str, tuple[str, dict[str, Any]]], 
         From :func:`ncbook.recorded`.
     rows : mapping
         Name of a row to its method and the options in which it differs from the preset.
-    **place
-        As in :func:`as_preset`.
     """
     parts = []
     for name, (method, options) in rows.items():
         own = runs[runs["method"] == method]
         if method == "plain":  # its loss names a row of its own
             own = own[own["option.loss"] == options["loss"]]
-        parts.append(as_preset(own, **place, **options).assign(label=name))
+            options = {option: value for option, value in options.items() if option != "loss"}
+        parts.append(as_preset(own, **options).assign(label=name))
     return pd.concat(parts, ignore_index=True)
 
 
-def as_preset(runs: pd.DataFrame, **given: Any) -> pd.DataFrame:
-    """Return the runs with their preset's own schedule and options; the loss of plain training is free.
-
-    ``given`` are settings that differ from the preset, as for :func:`nclib.resolve`.
-    """
-    own = pd.Series(False, index=runs.index)
-    for (method, model, data, preset), part in runs.groupby(["method", "model", "dataset", "preset"]):
-        if method not in nclib.methods.available():
-            continue
-        settings = nclib.resolve(method, model=model, dataset=data, preset=preset, **given)
-        options = settings.flat()
-        taken = {
-            "data": defaults(datasets.options(data)),
-            "model": defaults(MODELS.options(model)),
-        }
-        expected = asdict(settings.schedule)
-        for kind, of in (("method", "option"), ("data", "data"), ("model", "model")):
-            usual = taken.get(kind, {}) | (options.get(f"{kind}_options") or {})
-            expected |= {f"{of}.{k}": v for k, v in usual.items()}
-        if method == "plain":
-            del expected["option.loss"]
-        known = {k: v for k, v in expected.items() if k in part}
-        # An option that a record does not have was at its default, not at a value given here.
-        asked = {*given, *(f"option.{name}" for name in given)}
-        equal = [
-            (part[column] == value) | (part[column].isna() & (column not in asked))
-            for column, value in known.items()
-        ]
-        own[part.index] = np.logical_and.reduce(equal)
-    return runs[own]
+def as_preset(runs: pd.DataFrame, **options: Any) -> pd.DataFrame:
+    """Return the runs that differ from their preset in these options alone; plain training has any loss."""
+    free = runs["variant"].str.replace(r"(^|, )loss=\w+", "", regex=True).str.removeprefix(", ")
+    variant = runs["variant"].where(runs["method"] != "plain", free)
+    return runs[variant == in_words(options)]
 
 
 def recorded_rates(method: str, models: Iterable[str], others: Sequence[str]) -> pd.DataFrame:

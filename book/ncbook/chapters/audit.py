@@ -299,7 +299,7 @@ def found_ids(rows: pd.DataFrame) -> list[str]:
 def posteriors(rows: pd.DataFrame, about: dict[str, Any]) -> Styler:
     """Show P(matched) of recorded runs beside the audit of the very pairs, by mismatch rate."""
     runs = recorded(preset="standard", dataset="f8k", model="bow")
-    runs = as_preset(runs, data_options={"root": "any"})
+    runs = as_preset(runs)
     runs = runs[
         (runs["protocol"] == "images")
         & runs["auc"].notna()

@@ -144,7 +144,7 @@ def said(run: Finished) -> Markdown:
 def ablation_runs() -> pd.DataFrame:
     """Return the recorded runs of :data:`VARIANTS` on photographs, with the row's name as ``label``."""
     runs = recorded(preset="standard", dataset="f8k", model="bow")
-    every = rows_of(runs, VARIANTS, data_options={"root": "any"})
+    every = rows_of(runs, VARIANTS)
     return every[every["protocol"] == "images"]
 
 
@@ -166,7 +166,7 @@ def ablation() -> Styler:
 def counts() -> Styler:
     """Show the counted share of wrong pairs, and how well the ranking finds them, by rate and protocol."""
     runs = recorded(preset="standard", dataset="f8k", model="bow")
-    own = as_preset(runs[runs["method"] == "crank"], data_options={"root": "any"})
+    own = as_preset(runs[runs["method"] == "crank"])
     names = {"counted_share": "share counted", "auc": "AUROC of the ranking"}
     table = measures(
         own.sort_values(["protocol", "mrate"]), names, ["protocol", "mrate"], missing="no wrong pairs"

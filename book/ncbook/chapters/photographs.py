@@ -55,9 +55,8 @@ def photograph_runs(model: str = "bow", dataset: str = "f8k") -> pd.DataFrame:
     if runs.empty:
         there = sorted(set(recorded(preset="standard", dataset=dataset)["model"]))
         raise ValueError(f"model={model!r}: the recorded runs on {dataset} have {', '.join(there)}")
-    place: dict[str, Any] = {"data_options": {"root": "any"}} if dataset == "f8k" else {}
     rows: dict[str, tuple[str, dict[str, Any]]] = {"l2rm, dropped": ("l2rm", {"rematch_weight": 0}), **WARM}
-    return pd.concat([labelled(as_preset(runs, **place)), rows_of(runs, rows, **place)], ignore_index=True)
+    return pd.concat([labelled(as_preset(runs)), rows_of(runs, rows)], ignore_index=True)
 
 
 def summary(runs: pd.DataFrame) -> str:
@@ -111,7 +110,7 @@ def last_epoch(method: str, diagnostic: str, words: str) -> str:
 def part_runs(rate: float) -> pd.DataFrame:
     """Return the runs of :data:`PARTS` on Flickr8K at a mismatch rate, with a column ``label``."""
     runs = recorded(preset="standard", dataset="f8k", model="bow", mrate=rate, protocol="images")
-    return rows_of(runs, PARTS, data_options={"root": "any"})
+    return rows_of(runs, PARTS)
 
 
 def parts_table(rate: float = 0.6) -> Styler:

@@ -190,7 +190,7 @@ def recorded_runs(settings: Any, rate: float) -> BothProtocols:
     runs = recorded(preset=where.preset, model=where.model, dataset=where.dataset)
     if not runs.empty:
         runs = runs[runs["protocol"].isin(PROTOCOLS) & (runs["mrate"] > 0)]
-        runs = labelled(as_preset(runs, data_options=settings.data_options))
+        runs = labelled(as_preset(runs))
     by = [set(runs.loc[runs["protocol"] == p, "mrate"]) for p in PROTOCOLS] if not runs.empty else [set()]
     found = BothProtocols(
         runs, sorted(set.intersection(*by)), rate, f"preset {where.preset}, model {where.model}"
