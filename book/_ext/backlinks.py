@@ -15,7 +15,6 @@ from typing import Any
 import nbformat
 from executed import parts_of
 from sphinx.application import Sphinx
-from sphinx.ext.autodoc.mock import mock
 
 Key = tuple[str, str]  # defining module, name
 PACKAGES = ("nclib", "ncbook")
@@ -90,8 +89,7 @@ def add_links(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: 
 
 def start(app: Sphinx) -> None:
     """Read the pages once per build."""
-    with mock(app.config.autodoc_mock_imports):
-        app.nclib_back_links = back_links(pathlib.Path(app.srcdir))  # type: ignore[attr-defined]
+    app.nclib_back_links = back_links(pathlib.Path(app.srcdir))  # type: ignore[attr-defined]
 
 
 def setup(app: Sphinx) -> dict[str, bool]:

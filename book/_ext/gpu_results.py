@@ -6,7 +6,6 @@ measured steps by the steps of a run.
 
 from __future__ import annotations
 
-import csv
 import json
 import math
 import pathlib
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
 STORED = pathlib.Path("book", "measured", "bench_gpu.json")
 NOTHING = "**Nothing was measured on a GPU yet.** The command above writes what this section will show."
 
-PRINTED = pathlib.Path(__file__).parents[1] / "ncbook" / "printed" / "resources.csv"
 DATASETS = ("f30k", "coco", "cc152k")  # of the printed runs
 
 Found = Mapping[str, Any]
@@ -135,12 +133,13 @@ def hours(found: Found) -> list[dict[str, Any]]:
 
 def printed_hours(method: str, model: str) -> str | None:
     """Return the hours that a paper prints for its runs of a method with a model, and on which card."""
-    with PRINTED.open(encoding="utf8", newline="") as file:
-        rows = [
-            row for row in csv.DictReader(file)
-            if row["quantity"] == "training time" and row["method"].lower() == method
-            and row["backbone"].lower().replace("∞", "_inf") == model
-        ]  # fmt: skip
+    from ncbook.papers import printed
+
+    rows = [
+        row
+        for row in printed("resources", quantity="training time").to_dict("records")
+        if (row["method"].lower(), row["backbone"].lower().replace("∞", "_inf")) == (method, model)
+    ]
     values = ", ".join(dict.fromkeys(f"{row['value']} (bank {row['bank_size']})" for row in rows))
     return f"{rows[0]['dataset']}: {values} on {rows[0]['hardware']}" if rows else None
 

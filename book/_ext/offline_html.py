@@ -1,26 +1,18 @@
-"""Sphinx extension: pages that open from disk without network, built with or without torch.
+"""Sphinx extension: pages that open from disk without network.
 
-Removes the scripts of an unused live-code service and repeated scripts. Mocks the packages that are not
-installed, so that building the pages takes only the small ``book`` extra.
+Removes the scripts of an unused live-code service and repeated scripts.
 """
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import pathlib
 import sys
 from typing import Any
 
 from sphinx.application import Sphinx
 from sphinx.config import Config
-from sphinx.ext.autodoc.mock import _MockObject, mock
 
 UNWANTED = "thebe"
-HEAVY = (
-    *("torch", "numpy", "scipy", "pandas", "sklearn", "ot", "safetensors", "transformers", "PIL"),
-    *("matplotlib", "seaborn", "tqdm", "platformdirs", "filelock", "pydantic"),
-)
 
 
 def wanted_scripts(scripts: list[Any]) -> list[Any]:
@@ -47,13 +39,6 @@ def clean(app: Sphinx, pagename: str, templatename: str, context: dict[str, Any]
 def find_package(app: Sphinx, config: Config) -> None:
     """Let autodoc import the packages from the tree, installed or not."""
     sys.path[:0] = [str(app.srcdir), str(pathlib.Path(app.srcdir, "book"))]
-    missing = [name for name in HEAVY if importlib.util.find_spec(name) is None]
-    config.autodoc_mock_imports = missing
-    if missing:
-        for operator in ("__or__", "__ror__"):  # type aliases such as ``Tensor | ndarray`` run on import
-            setattr(_MockObject, operator, lambda self, other: self)
-        with mock(missing):  # nclib imports its parts on first use, after autodoc removes the mocks
-            importlib.import_module("nclib.runs")
 
 
 def setup(app: Sphinx) -> dict[str, bool]:

@@ -182,11 +182,7 @@ def recorded(task: str = "pairs", /, **where: Any) -> pd.DataFrame:
     table = nclib.table(_own(), task) if RECORDED.is_dir() else pd.DataFrame()
     if "networks" in table and "networks" not in where:
         table = table[table["networks"] == 1]
-    for column, value in where.items():
-        if column not in table:
-            return table.iloc[:0]
-        table = table[table[column] == value]
-    return table.reset_index(drop=True)
+    return select(table, **where).reset_index(drop=True)
 
 
 def recorded_run(method: str, **values: Any) -> Record | None:
