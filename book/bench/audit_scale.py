@@ -32,7 +32,7 @@ from nclib.auditing import neighbours, steps
 from nclib.noise import auc
 
 WIDTH, WRONG = 512, 0.1
-STAGES = ("find_neighbours", "score_queries", "calibrate", "learn_partners", "find_patterns", "reliability")
+STAGES = ("find_neighbours", "settled", "learn_partners", "find_patterns", "reliability")
 
 
 def make(folder: Path, n: int) -> None:

@@ -89,12 +89,12 @@ def random_captions(n: int, words: tuple[int, int], vocabulary: int = 2000) -> T
     return Tokens(ids * (torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]), lengths)
 
 
-def print_rows(rows: Sequence[Any], keys: Sequence[str] = ()) -> None:
-    """Print rows, dictionaries or dataclasses; with ``keys`` medians over those that share them.
+def print_rows(rows: Sequence[dict[str, Any]], keys: Sequence[str] = ()) -> None:
+    """Print rows; with ``keys`` medians over those that share them.
 
     Of ratios the least and the largest as well, of errors the largest.
     """
-    frame = pd.json_normalize([row if isinstance(row, dict) else asdict(row) for row in rows])
+    frame = pd.json_normalize(list(rows))
     if keys:
         each = {"ms": ("ms", "median"), "ratio": ("ratio", "median"), "least": ("ratio", "min")}
         each |= {"most": ("ratio", "max")} | {k: (k, "max") for k in ("plan_error", "mass_error")}

@@ -21,7 +21,6 @@ import math
 import sys
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
@@ -41,27 +40,6 @@ RIVALS = {  # of the default solver; of several the fastest
     "published loop to 1e-7": ["published loop to 1e-7"],
     "fastest library": ["POT sinkhorn", "POT stabilized", "POT batch log", "OTT float32", "GeomLoss"],
 }
-
-
-@dataclass(frozen=True)
-class Row:
-    """One solver on one problem: process times, and ratios to the first solver.
-
-    ``ms`` and ``ratio`` are medians over the turns, ``best_ms`` and ``best_ratio`` the least times: on a
-    machine with other work they are nearer to what an idle one would show.
-    """
-
-    size: int
-    cost: str
-    reg: float
-    mass: float
-    solver: str
-    ms: float
-    ratio: float
-    best_ms: float
-    best_ratio: float
-    plan_error: float | None
-    mass_error: float | None
 
 
 def costs(size: int, seed: int = 0) -> dict[str, Plan]:
@@ -216,9 +194,17 @@ def _geomloss(size: int, cost: Plan, mass: float, reg: float) -> Callable[[], Pl
 
 
 def compare(
-    rows: list[Row], problem: dict[str, Any], best: Plan, solvers: dict[str, Callable[[], Plan]], turns: int
+    rows: list[dict[str, Any]],
+    problem: dict[str, Any],
+    best: Plan,
+    solvers: dict[str, Callable[[], Plan]],
+    turns: int,
 ) -> None:
-    """Time the solvers on one problem and file a row for each."""
+    """Time the solvers on one problem and file a row for each, with ratios to the first.
+
+    ``ms`` and ``ratio`` are medians over the turns, ``best_ms`` and ``best_ratio`` the least times: on a
+    machine with other work they are nearer to what an idle one would show.
+    """
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
         times, plans = take_turns(solvers, turns)
@@ -227,21 +213,17 @@ def compare(
     for name, plan in plans.items():
         plan = np.asarray(plan, np.float64)
         error = float(np.abs(plan - best).sum()) / mass
+        known = math.isfinite(error)
         rows.append(
-            Row(
-                **problem,
-                solver=name,
-                ms=1e3 * median(times[name]),
-                ratio=median(first) / median(times[name]),
-                best_ms=1e3 * min(times[name]),
-                best_ratio=min(first) / min(times[name]),
-                plan_error=error if math.isfinite(error) else None,
-                mass_error=float(abs(plan.sum() - mass) / mass) if math.isfinite(error) else None,
-            )
+            {**problem, "solver": name, "ms": 1e3 * median(times[name])}
+            | {"ratio": median(first) / median(times[name])}
+            | {"best_ms": 1e3 * min(times[name]), "best_ratio": min(first) / min(times[name])}
+            | {"plan_error": error if known else None}
+            | {"mass_error": float(abs(plan.sum() - mass) / mass) if known else None}
         )
 
 
-def goals(rows: Sequence[Row]) -> list[dict[str, Any]]:
+def goals(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Gain of the default solver over ``published loop`` and over the fastest library, per size."""
     table = pd.DataFrame(rows).set_index(["size", "cost", "reg", "mass"])
     ms, best = (table.pivot(columns="solver", values=name) for name in ("ms", "best_ms"))
@@ -272,7 +254,7 @@ def main() -> None:
     options = parser.parse_args()
     warm = torch.rand(16, 16)
     nclib.ot.partial_sinkhorn(warm, 0.9, reg=0.003)  # what is imported on first use
-    rows: list[Row] = []
+    rows: list[dict[str, Any]] = []
     for size in options.sizes:
         off = ~torch.eye(size, dtype=torch.bool)
         other = "log" if size <= 64 else "scaling"  # either is another code path than the default

@@ -14,7 +14,7 @@ pass that of the gradient relative to its largest entry.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import Any
 
 import torch
 from bench_common import command, interleave, print_rows, write_json
@@ -25,21 +25,6 @@ import nclib.ot
 REGIONS, WORDS = 36, 32
 COUNTS = {"all": (1, 32, 256, 4096, 16384), "quick": (1, 256, 2048)}
 PASSES = (3, 50)
-
-
-@dataclass(frozen=True)
-class SmallRow:
-    """One candidate on one batch of problems; times are medians of process time."""
-
-    problems: int
-    passes: int
-    reg: float
-    what: str
-    solver: str
-    ms: float
-    ratio: float
-    plan_error: float | None
-    mass_error: float | None
 
 
 def batch(count: int, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
@@ -112,7 +97,7 @@ def main() -> None:
     parser.add_argument("--reg", type=float, default=0.02)
     options = parser.parse_args()
     grid = "all" if options.all else "quick"
-    rows: list[SmallRow] = []
+    rows: list[dict[str, Any]] = []
     for count in COUNTS[grid]:
         s, p, q = batch(count)
         exact = s[:256].double(), p[:256].double(), q[:256].double()
@@ -128,17 +113,15 @@ def main() -> None:
                 for name, spent in times.items():
                     error = float((results[name][:256].double() - best).abs().max()) / scale
                     rows.append(
-                        SmallRow(
-                            problems=count,
-                            passes=passes,
-                            reg=options.reg,
-                            what=what,
-                            solver=name,
-                            ms=1e3 * spent,
-                            ratio=times["released loop"] / spent,
-                            plan_error=error if error == error else None,
-                            mass_error=0.0,
-                        )
+                        {
+                            "problems": count,
+                            "passes": passes,
+                            "reg": options.reg,
+                            "what": what,
+                            "solver": name,
+                        }
+                        | {"ms": 1e3 * spent, "ratio": times["released loop"] / spent}
+                        | {"plan_error": error if error == error else None, "mass_error": 0.0}
                     )
     print_rows(rows, ("what", "problems", "passes", "solver"))
     if options.out:

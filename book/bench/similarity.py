@@ -13,10 +13,9 @@ whose official code has no loop over captions are timed alone.
 from __future__ import annotations
 
 import argparse
-import statistics
 import sys
-import time
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +28,7 @@ from bench_common import (  # noqa: E402
     NO_DROPOUT,
     command,
     in_own_process,
+    interleave,
     print_rows,
     random_captions,
     resident,
@@ -121,27 +121,21 @@ def compare(name: str, size_name: str) -> dict[str, Any]:
     """Times, memory and differences of the candidates."""
     size, compared = SIZES[size_name], candidates(name)
     model, images, tokens, pull = problem(name, size)
-    seconds: dict[str, dict[str, list[float]]] = {c: {"step": [], "forward": []} for c in compared}
-    scores = {}
-    for _turn in range(size.turns):
-        for key, candidate in compared.items():
-            start = time.process_time()
-            scores[key] = step(candidate, model, images, tokens, pull)
-            seconds[key]["step"].append(time.process_time() - start)
-            with torch.no_grad():
-                start = time.process_time()
-                candidate(model, images, tokens)
-                seconds[key]["forward"].append(time.process_time() - start)
+    calls: dict[str, Any] = {}
+    for key, candidate in compared.items():
+        calls[f"{key} step"] = partial(step, candidate, model, images, tokens, pull)
+        calls[f"{key} forward"] = torch.no_grad()(partial(candidate, model, images, tokens))
+    seconds, scores = interleave(calls, size.turns, patience=1e9)
     row: dict[str, Any] = {"model": name, "size": size_name, "turns": size.turns}
     for key in compared:
-        row[key] = {part: statistics.median(values) for part, values in seconds[key].items()}
+        row[key] = {part: seconds[f"{key} {part}"] for part in ("step", "forward")}
         row[key]["peak_bytes"] = in_own_process(__file__, "--growth", name, size_name, key)
     if len(compared) == 1:
         return row
     for part in ("step", "forward"):
         row[f"{part}_ratio"] = row["loop"][part] / row["nclib"][part]
     row["memory_ratio"] = row["nclib"]["peak_bytes"] / row["loop"]["peak_bytes"]
-    row["score_difference"] = float((scores["loop"] - scores["nclib"]).abs().max())
+    row["score_difference"] = float((scores["loop step"] - scores["nclib step"]).abs().max())
     return row
 
 
