@@ -77,7 +77,10 @@ STUDIES = {
     ),
 }
 SMALL = "quick"  # the preset in which runs are too short to show an effect
-FILL = {"printed": {"mfc": "none", "mew": 1.6, "ms": 7}, "measured": {}}  # of marks
+FILL: dict[str, dict[str, Any]] = {
+    "printed": {"mfc": "none", "mew": 1.6, "ms": 7},
+    "measured": {},
+}  # of marks
 MISSING = {"printed": "–", "measured": "not run"}
 PROTOCOLS: dict[str, list[str]] = {"images": [], "captions": ["captions"], "symmetric": []}  # and their words
 
@@ -177,7 +180,8 @@ def effects_figure(paper: str, runs: Runs) -> Figure:
     for axis, rate in zip(axes, study.shown, strict=True):
         for row in select(both, rate=rate).itertuples():
             y = study.methods.index(row.method) + shift[row.place]
-            interval(axis, row.share, y, *looks[row.place], **FILL[row.kind])
+            colour, mark = looks[row.place]
+            interval(axis, row.share, y, colour, mark, **FILL[row.kind])
         for at in (0, 1):
             axis.axvline(at, color="#444444", lw=1, ls=("-", ":")[at])
         axis.set(

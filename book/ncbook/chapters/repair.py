@@ -101,9 +101,9 @@ def idea() -> Schematic:
     )
     swap.box(15, 30, 75, 36, words="picture ✗", colour="mismatch", opacity=0.15, hatched=True)
     swap.box(15, 120, 75, 36, words="caption", colour="ink")
-    for up, look in ((30, {}), (75, {}), (120, {"colour": "match", "opacity": 0.3})):
+    for up, colour, opacity in ((30, "soft", 0.0), (75, "soft", 0.0), (120, "match", 0.3)):
         for left, word in ((165, "image"), (225, "text")):
-            swap.box(left, up, 50, 34, words=word, size=12, **{"colour": "soft", **look})
+            swap.box(left, up, 50, 34, words=word, size=12, colour=colour, opacity=opacity)
     swap.line([(90, 145), (170, 195), (240, 157)], colour="ink", dashed=True)
     swap.line([(165, 132), (125, 110), (92, 62)], colour="match")
     swap.text(148, 20, "nearest captions give the candidates", colour="soft", size=12)
