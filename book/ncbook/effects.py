@@ -77,10 +77,7 @@ STUDIES = {
     ),
 }
 SMALL = "quick"  # the preset in which runs are too short to show an effect
-FILL: dict[str, dict[str, Any]] = {
-    "printed": {"mfc": "none", "mew": 1.6, "ms": 7},
-    "measured": {},
-}  # of marks
+FILL: dict[str, dict[str, Any]] = {"printed": {"mfc": "none", "mew": 1.6, "ms": 7}, "measured": {}}
 MISSING = {"printed": "–", "measured": "not run"}
 PROTOCOLS: dict[str, list[str]] = {"images": [], "captions": ["captions"], "symmetric": []}  # and their words
 

@@ -261,7 +261,6 @@ def test_a_killed_driver_changes_no_number(drive, whole, tmp_path):
 
 
 def test_what_stands_at_a_target_is_compared_with_the_plan(tmp_path):
-    """Wrong, copied, edited, cut, and without a digest: each file is named, none is a record."""
     settings = {**SMALL, "out": str(tmp_path / "made")}
     right, other = (nclib.run(**settings, **more, progress=False) for more in ({}, {"mrate": 0.5}))
     folder = tmp_path / "runs" / "records" / "g"
@@ -275,23 +274,10 @@ def test_what_stands_at_a_target_is_compared_with_the_plan(tmp_path):
     assert said() == []
     right.save(path)
     assert said() == []
-    text = path.read_text()
     other.save(path)
     assert f"{path} is the record of another run, {other.name}: it differs in mrate" in said()[0]
-    content = json.loads(text)
-    wrong = {
-        "does not match its digest": {**content, "data": {**content["data"], "name": "emoji"}},
-        "it may have been changed": {k: v for k, v in content.items() if k != "sha256"},
-        "it lacks schema or settings": {"rsum": 600},
-    }
-    for message, changed in wrong.items():
-        path.write_text(json.dumps(changed))
-        assert message in said()[0]
-    path.write_text(text[:200])
+    path.write_text(path.read_text()[:200])
     assert "is not a record" in said()[0]
-    path.unlink()
-    path.mkdir()
-    assert f"Is a directory: '{path}'" in said()[0]
     with pytest.raises(grids.GridError, match="Move these files away"):
         grid.make({target: run}, grid.options(["quick", "--work", str(tmp_path / "runs")]))
 

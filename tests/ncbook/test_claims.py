@@ -139,10 +139,6 @@ def made_runs(setting, values, labels=False):
     return ncbook.Runs(other, frame) if labels else ncbook.Runs(frame, other)
 
 
-def judged(claim, *given, **more):
-    return ncbook.decide(claim, made_runs(*given, **more))
-
-
 def brief(claim):
     """Return a claim that is judged by the first of its metrics and rates: it has up to 400 comparisons."""
     one, parts = comparisons.compared()[claim], []

@@ -123,11 +123,3 @@ def test_other_files_are_refused(
     assert cli.main(["view", str(tmp_path / "a.ipynb"), "--out", str(tmp_path / out), "--no-open"]) == 2
     assert said in capsys.readouterr().err
     assert not (tmp_path / out).exists()
-
-
-def test_without_the_packages_of_the_book_it_says_what_to_do(
-    out: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(sys.modules, "jupyter_book", None)
-    assert cli.main(["view", str(out), "--no-open"]) == 2
-    assert "pages are built in the environment of `make env`" in capsys.readouterr().err

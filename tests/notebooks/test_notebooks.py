@@ -58,27 +58,12 @@ TINY = {
     "omit": {"dataset": "planted", "epochs": 1},
     "one_run": {"dataset": "planted", "options": {"epochs": 2}},
     "uot_rcl": {
-        "data_options": {"n_train": 120, "n_val": 40, "n_test": 40},
-        "epochs": 8,
-        "hidden": 16,
-        "dim": 16,
-        "neighbours": 5,
-        "shown": 24,
-        "compare": "mrl",
+        **{"data_options": {"n_train": 120, "n_val": 40, "n_test": 40}, "epochs": 8, "hidden": 16, "dim": 16},
+        **{"neighbours": 5, "shown": 24, "compare": "mrl"},
     },
 }
-ONE_SIZE = {
-    "claims",
-    "leaderboard",
-    "losses",
-    "methods_map",
-    "photographs",
-    "results_l2rm",
-    "results_omit",
-    "results_repair",
-    "results_uot_rcl",
-    "transport",
-}
+RESULTS = {f"results_{name}" for name in ("l2rm", "omit", "repair", "uot_rcl")}
+ONE_SIZE = {"claims", "leaderboard", "losses", "methods_map", "photographs", "transport", *RESULTS}
 # Methods of families, besides the one that a page trains by itself with plain training beside it.
 OTHERS = [
     *(("coteaching", {"method": name}) for name in ("bicro", "mscn")),
