@@ -9,7 +9,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ncbook.board import ALONE, AVERAGED, ONE, REAL, TWO, is_marked, scored
+from ncbook.board import ALONE, AVERAGED, DATA_NAMES, ONE, REAL, TWO, is_marked, scored
 from ncbook.compare import Difference, paired
 from ncbook.figures import interval
 from ncbook.runs import Runs, select
@@ -63,6 +63,43 @@ def against_averaged(runs: Runs, dataset: str, rate: float) -> dict[str, tuple[D
         return paired(part[part["label"] == method], pair, "value", name=method)
 
     return {method: (minus(method, own), minus(method, GCE)) for method, own in OF.items()}
+
+
+def standing(
+    runs: Runs, dataset: str = "f8k", rate: float = 0.6, *, gce: bool = True
+) -> dict[str, list[str]]:
+    """Return the methods with two networks that are above an averaged pair, level with it, and below.
+
+    Parameters
+    ----------
+    runs, dataset, rate
+        As for :func:`against_averaged`.
+    gce : bool
+        Beside the pair of GCE, or beside that of the method's own loss.
+
+    Returns
+    -------
+    dict
+        Methods by ``above``, ``level`` (the 95 % interval of the difference holds 0), ``below``, and
+        ``one seed or none``.
+    """
+    groups: dict[str, list[str]] = {"above": [], "level": [], "below": [], "one seed or none": []}
+    for method, differences in against_averaged(runs, dataset, rate).items():
+        d = differences[gce]
+        groups["one seed or none" if d.n < 2 else d.sign.replace("open", "level")].append(method)
+    return groups
+
+
+def standing_text(runs: Runs, dataset: str = "f8k", rate: float = 0.6) -> str:
+    """Say what :func:`standing` returns, for both kinds of pairs."""
+    lines = [
+        f"{DATA_NAMES[dataset]}, {rate:.0%} wrong pairs: methods whose networks teach each other, beside"
+    ]
+    for gce, name in ((False, "the averaged pair of their own loss"), (True, "the averaged pair of GCE")):
+        found = standing(runs, dataset, rate, gce=gce).items()
+        said = "; ".join(f"{sign}: {', '.join(names)}" for sign, names in found if names)
+        lines.append(f"  {name}: {said}")
+    return "\n".join(lines)
 
 
 def averaged_figure(runs: Runs, dataset: str = "f8k", rates: Sequence[float] = RATES) -> Figure:

@@ -38,6 +38,14 @@ def test_a_pair_that_teaches_itself_is_compared_with_averaged_pairs(folder):
     assert marks == [60.0, -20.0]
 
 
+def test_methods_are_sorted_by_the_interval_of_their_difference(folder):
+    others = ", ".join(method for method in averaged.OF if method != "ncr")
+    assert averaged.standing_text(load_runs(folder), "emoji", 0.4).splitlines()[1:] == [
+        f"  the averaged pair of their own loss: above: ncr; one seed or none: {others}",
+        f"  the averaged pair of GCE: below: ncr; one seed or none: {others}",
+    ]
+
+
 def test_one_seed_is_a_hollow_mark_without_an_interval(tmp_path):
     at = {"dataset": "emoji", "preset": "quick", "model": "vse", "mrate": 0.4, "seed": 0}
     save(tmp_path, "ncr", 210, single=200, **at)
