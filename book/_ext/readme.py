@@ -35,15 +35,16 @@ NOTE = (
     "one thread. Time: against one network of GCE. *Italic*: a run was tested in its warm-up. Dash: not run."
 )
 SAID = (
-    "**Wrong pairs ruin training**: with {rate:.0%} of them InfoNCE keeps {infonce:.0f} of {clean:.0f} on "
-    "Flickr8K. **The loss matters most**: generalised cross entropy (GCE), one line in place of InfoNCE, "
-    "keeps {gce:.0f}; L2RM, with mixture, transport and rematching, {l2rm:.0f}. **Two networks of GCE, "
+    "**Wrong pairs ruin training**: with {rate:.0%} of them InfoNCE keeps {infonce:.0f} of {clean:.0f} on"
+    " Flickr8K. **The loss matters most**: generalised cross entropy (GCE), one line in place of InfoNCE,"
+    " keeps {gce:.0f}; L2RM, with mixture, transport and rematching, {l2rm:.0f}. **Two networks of GCE, "
     'trained apart and averaged** (`nclib.run("plain", loss="gce", networks=2)`), have {pair:.0f}, and '
-    "{there:.0f} on product photographs. Methods whose two networks teach each other, beside that pair: on "
-    "Flickr8K {f8k}; on product photographs {fashion44k} (95% intervals over the seeds). **The temperature matters too**: at the value that validation on "
-    "Flickr8K chooses for each method, not the published one, Flickr8K at {rate:.0%} gives {warm} "
-    "({seeds}){elsewhere}. **CRANK leads on Flickr8K{leads}**; the book's page *Which method?* "
-    "(`_build/html/notebooks/advice.html`) ranks all of them on both sets."
+    "{there:.0f} on product photographs. Methods whose two networks teach each other, beside that pair: "
+    "on Flickr8K {f8k}; on product photographs {fashion44k} (95% intervals over the seeds). **The "
+    "temperature matters too**: at the value that validation on Flickr8K chooses for each method, not the"
+    " published one, Flickr8K at {rate:.0%} gives {warm} ({seeds}){elsewhere}. **CRANK leads on "
+    "Flickr8K{leads}**; the book's page *Which method?* (`_build/html/notebooks/advice.html`) ranks all "
+    "of them on both sets."
 )
 
 
