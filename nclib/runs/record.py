@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Mapping
 from contextlib import suppress
@@ -272,6 +273,9 @@ def completed(settings: Mapping[str, Any]) -> dict[str, Any]:
     method, options = settings["method"], settings.get("method_options")
     for methods, schedule in ((PAIRS, PairSchedule), (LABELS, LabelSchedule)):
         if method in methods and options is not None:
-            own = {**defaults(methods.options(method)), **former(method), **options}
-            return {**defaults(schedule), **former(), **settings, "method_options": own}
+            own = {**_defaults(methods.options(method)), **former(method), **options}
+            return {**_defaults(schedule), **former(), **settings, "method_options": own}
     return dict(settings)
+
+
+_defaults = functools.cache(defaults)  # thousands of records have the same few classes
