@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -278,4 +278,5 @@ def completed(settings: Mapping[str, Any]) -> dict[str, Any]:
     return dict(settings)
 
 
-_defaults = functools.cache(defaults)  # thousands of records have the same few classes
+# Thousands of records have the same few classes.
+_defaults: Callable[[type], dict[str, Any]] = functools.cache(defaults)
