@@ -96,6 +96,9 @@ def write_rows(
         for left in path.parent.glob(f".{escape(counter.name)}.*.part"):
             left.unlink()  # of a count whose process was killed
         if path.exists() and not replace:
+            if not part.exists() and _counted(counter, stamp) == n:
+                counter.unlink()  # stopped between the last two steps: the file is whole
+                return
             raise ConvertError(f"{path} is there already; remove it, or give --replace")
         whole = max(0, part.stat().st_size - len(header)) // row if part.exists() else 0
         done = min(_counted(counter, stamp), whole)
@@ -129,7 +132,6 @@ def write_rows(
                 path.unlink(missing_ok=True)
             for other, text in changed.items():
                 write_atomically(other, text)
-            counter.unlink(missing_ok=True)
             os.replace(part, path)
         except OSError as error:
             raise ConvertError(
@@ -137,6 +139,7 @@ def write_rows(
                 f"{shutil.disk_usage(path.parent).free / 1e9:.1f} GB are free). They are kept in "
                 f"{part.name}; when the cause is gone, the same command continues there"
             ) from error
+        counter.unlink(missing_ok=True)
 
 
 @contextmanager

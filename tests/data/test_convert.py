@@ -322,6 +322,25 @@ def test_rows_are_kept_when_source_and_file_are_as_before(large, monkeypatch, da
     assert (large / "train_ims.f16.npy").read_bytes() == (large / "expected.npy").read_bytes()
 
 
+@pytest.mark.parametrize("done", [False, True])
+def test_stopped_while_the_file_gets_its_name_no_row_is_read_again(large, monkeypatch, done):
+    real = os.replace
+
+    def stops(part, path):
+        if str(path).endswith(".npy"):
+            if done:
+                real(part, path)
+            raise KeyboardInterrupt
+        real(part, path)
+
+    monkeypatch.setattr(row_writer.os, "replace", stops)
+    assert main(["half", str(large / "train_ims.npy")]) == 130
+    monkeypatch.setattr(row_writer.os, "replace", real)
+    monkeypatch.setattr(row_writer, "_count", None)  # is called for rows that are read
+    assert main(["half", str(large / "train_ims.npy")]) == 0
+    assert (large / "train_ims.f16.npy").read_bytes() == (large / "expected.npy").read_bytes()
+
+
 @pytest.mark.slow
 def test_a_full_disk_says_so_and_loses_nothing(large):
     def limit():
