@@ -36,23 +36,6 @@ INTERRUPTED = 130  # exit status that a shell gives a command ended by Ctrl-C
 UNREAD = 141  # and one whose output is no longer read, as in ``nclib list | head -1``
 
 
-def _by(rule: Rule) -> Callable[[str], Any]:
-    """Return the check of an argument by a rule; it suggests the nearest choice."""
-
-    def check(word: str) -> Any:
-        """Return the value of a word, or refuse it."""
-        value = int(word) if rule.kind is int and word.lstrip("-").isdecimal() else word
-        if not rule.accepts(value):
-            hint = did_you_mean(word, rule.choices or ())
-            raise argparse.ArgumentTypeError(f"{word!r}: {rule.describe()}{hint}")
-        return value
-
-    return check
-
-
-COUNT = _by(Rule(int, low=1))
-
-
 # ------------------------------------------------------------------------------------------------- one run
 
 
@@ -186,7 +169,7 @@ def pairs(words: Words) -> int:
     """
     parser = _parser("pairs", pairs, parents=[_of_a_model()])
     parser.add_argument("--csv", type=Path, metavar="FILE", help="write all pairs, or the worst N")
-    parser.add_argument("--worst", type=COUNT, metavar="N", help="how many to list; 10 by default")
+    parser.add_argument("--worst", type=_COUNT, metavar="N", help="how many to list; 10 by default")
     asked = parser.parse_args(words)
     found = _model(asked).pairs()
     worst = found.sort_values("p_clean", kind="stable").head(asked.worst or 10)
@@ -208,7 +191,7 @@ def search(words: Words) -> int:
     """
     parser = _parser("search", search, parents=[_of_a_model()])
     parser.add_argument("text", metavar="TEXT", help='a sentence, in quotes: "a dog on a beach"')
-    parser.add_argument("--top", type=COUNT, default=5, metavar="N", help="how many pictures; 5 by default")
+    parser.add_argument("--top", type=_COUNT, default=5, metavar="N", help="how many pictures; 5 by default")
     asked = parser.parse_args(words)
     with _noted():
         print(_rows(_model(asked).search(asked.text, k=asked.top), score="{:.3f}"))
@@ -387,6 +370,22 @@ def _parser(name: str, does: Callable[..., Any], **more: Any) -> argparse.Argume
     """Return the parser of a command, described by the docstring of its function."""
     about = (does.__doc__ or "").replace("``", "")
     return argparse.ArgumentParser(prog=f"nclib {name}", description=about, allow_abbrev=False, **more)
+
+
+def _by(rule: Rule) -> Callable[[str], Any]:
+    """Return the check of an argument by a rule; it suggests the nearest choice."""
+
+    def check(word: str) -> Any:
+        value = int(word) if rule.kind is int and word.lstrip("-").isdecimal() else word
+        if not rule.accepts(value):
+            hint = did_you_mean(word, rule.choices or ())
+            raise argparse.ArgumentTypeError(f"{word!r}: {rule.describe()}{hint}")
+        return value
+
+    return check
+
+
+_COUNT = _by(Rule(int, low=1))
 
 
 @contextmanager
