@@ -323,8 +323,7 @@ def data(words: Words) -> int:
     """Make data sets of photographs; tools/data_check.py and data_convert.py are for the papers' data."""
     from nclib.data import prepare
 
-    about = "make features of photographs, and a data set of them"
-    return _choose("data", data, words, {"prepare": (about, prepare.main)})
+    return _choose("data", data, words, {"prepare": ("make features of photographs", prepare.main)})
 
 
 def records(words: Words) -> int:
