@@ -12,6 +12,7 @@ document.addEventListener("DOMContentLoaded", () => {
     if (list?.tagName !== "UL") continue;
     const section = document.createElement("details");
     const head = document.createElement("summary");
+    section.className = "nc-fold"; // the theme has folds of its own
     section.open = inside ? list.contains(inside) : true;
     caption.replaceWith(section);
     head.append(caption);

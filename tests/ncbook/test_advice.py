@@ -75,7 +75,7 @@ def test_the_table_holds_both_kinds_and_what_they_need(table):
     assert rows.loc[("One network", "crank")].to_list() == ["197.2", "1", "286.7", "3", "3", "1.0", "none"]
     assert rows.loc[("Two networks", "ncr")].to_list()[:3] == ["250.0", "1", board.DASH]
     assert ("Two networks", "mscn") not in rows.index  # never left its warm-up
-    assert "(1 to 2 on Flickr8K, 1 on product photographs)" in shown.caption
+    assert "(1 to 2 on Flickr8K, 1 on product photographs, at the rate with the fewest)" in shown.caption
     labels = advice.choice_table(table, "labels").data
     assert list(labels.index) == ["deep_sm", "mrl", "uot_rcl"]
     assert labels["Wikipedia", "rank"].to_list() == ["1", "2", "3"]

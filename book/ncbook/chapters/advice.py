@@ -98,7 +98,8 @@ def choice_table(table: pd.DataFrame, task: str = "pairs", rates: Sequence[float
     if task == "labels":
         frame = frame.droplevel(0).drop(columns=[("", "clean pairs")])
     caption = (
-        f"Measured: {metric}, mean over {_rates(rates)} and seeds ({_seeds(table, task, rates)}), and rank "
+        f"Measured: {metric}, mean over {_rates(rates)} and seeds ({_seeds(table, task, rates)}, at "
+        "the rate with the fewest), and rank "
         f"among methods with as many networks. Time: seconds of training over those of {BASE[task]}. A dash: "
         "not every rate is recorded, or a run was tested in its warm-up"
     )
