@@ -13,7 +13,7 @@ from ncbook import recorded, show
 from ncbook.board import ALONE, AVERAGED, DATA_NAMES, REAL
 from ncbook.chapters import as_preset, devices, labelled, rows_of
 from ncbook.compare import by_seed, mean_text
-from ncbook.notebook import REMARKED, WARMUP, in_warmup, means
+from ncbook.notebook import NO_RECORD, REMARKED, WARMUP, in_warmup, means
 from ncbook.runs import select
 from nclib import plots
 
@@ -21,6 +21,8 @@ LOSSES = ["plain (triplet)", "plain (infonce)", "rcl", "plain (infonce_rce)", "p
 METHODS = ["ncr", "decl", "bicro", "mscn", "repair", "l2rm, dropped", "l2rm"]
 NEWER = ["gsc", "gsc_plus", "cream", "crcl", "in2r", "sps", "pcsr"]
 ORDER = [*LOSSES, *METHODS, *NEWER, "crank", "crank_plus"]
+FRAGMENTS = [*LOSSES, "ncr", "repair", "l2rm, dropped", "l2rm", "sps", "crank"]
+"""Rows that the grid of Flickr8K declares for the model SAF."""
 PARTS: dict[str, tuple[str, dict[str, Any]]] = {
     "repair": ("repair", {}),
     "repair, wrong pairs dropped": ("repair", {"variant": "rc+drop"}),
@@ -66,7 +68,9 @@ def summary(runs: pd.DataFrame) -> str:
     return f"{len(runs)} recorded runs: {rows} rows, rates {rates}, seeds: {seeds}"
 
 
-def rate_rows(runs: pd.DataFrame, protocol: str, name: str, value: str = "rsum") -> Styler:
+def rate_rows(
+    runs: pd.DataFrame, protocol: str, name: str, value: str = "rsum", *, declared: Sequence[str] = ()
+) -> Styler:
     """Show the sum of recalls by method and mismatch rate.
 
     Parameters
@@ -80,12 +84,14 @@ def rate_rows(runs: pd.DataFrame, protocol: str, name: str, value: str = "rsum")
     value : {"rsum", "last.rsum", "one_network"}
         At the epoch that validation selected, or at the last one; or of one network, which is for methods
         that test two together the mean of the two alone.
+    declared : sequence of str
+        Labels of rows that also stand in the table when they were not run.
     """
     part = runs[runs["protocol"] == protocol]
     if value == "one_network":
         part = part.assign(one_network=part["single.rsum"].fillna(part["rsum"]))
     table = means(part, "label", "mrate", value).rename_axis(columns="mismatch rate")
-    rows = [label for label in ORDER if label in table.index]
+    rows = [label for label in ORDER if label in table.index or label in declared]
     model = ", ".join(sorted(set(part["model"])))
     data, pictures = PICTURES[part["dataset"].iloc[0]]
     epoch = "last epoch" if value == "last.rsum" else f"epoch selected on the validation {pictures}"
@@ -95,7 +101,7 @@ def rate_rows(runs: pd.DataFrame, protocol: str, name: str, value: str = "rsum")
         f"{epoch}; mean ± standard deviation (seeds); {protocol} exchanged at random, drawn with the run's "
         f"seed; {devices(part)}"
     )
-    return show(table.loc[rows], name, caption)
+    return show(table.reindex(rows).fillna(NO_RECORD), name, caption)
 
 
 def last_epoch(method: str, diagnostic: str, words: str) -> str:
