@@ -15,7 +15,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from ncbook.compare import Difference, mean_text, paired, spread
-from ncbook.notebook import MARKS, REMARKED, WARMUP, in_warmup, marks_of
+from ncbook.marks import MARKS, REMARKED, WARMUP, in_warmup, marks_of
 from ncbook.page import Cell, Table, csv_text
 from ncbook.runs import NUMERICS, RECORDED, Runs, checksums, select
 from ncbook.temperature import chosen
@@ -283,7 +283,7 @@ def board_table(
             ranked = list(top.means) if top and networks == kind and submitted is None else []
             rank = str(ranked.index(label) + 1) if label in ranked else DASH
             gap = _gap(paired(group, best, "value", digits=digits))
-            found = [*([WARMUP] if group["early"].any() else []), *marks_of(group)]
+            found = marks_of(group)
             marks |= dict.fromkeys(found)
             year, paper = _year_and_paper(str(label))
             texts = {

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pandas as pd
+
+from ncbook.marks import marks_of
 
 LEVEL = 0.95
 ROUNDING = 1e-10  # smaller differences between values are rounding errors
@@ -71,12 +74,15 @@ class Difference:
         Decimals in text.
     seeds : tuple of int
         Seeds of ``values``, where they are known.
+    marks : tuple of str
+        Marks of the compared runs, see :data:`ncbook.marks.MARKS`; they end every text.
     """
 
     values: tuple[float, ...]
     name: str = ""
     digits: int = 1
     seeds: tuple[int, ...] = ()
+    marks: tuple[str, ...] = ()
 
     @property
     def n(self) -> int:
@@ -132,9 +138,9 @@ class Difference:
         head = f"{self.name}: " if self.name else ""
         if not self.n:
             return f"{head}no shared seed"
-        if self.n == 1:
-            return f"{head}{self.mean:+.{self.digits}f} (n = 1, no interval)"
-        return f"{head}{self.mean:+.{self.digits}f} {self.interval_text} (n = {self.n}, {p_text(self.p)})"
+        how = f"{self.interval_text} (n = {self.n}, {p_text(self.p)})"
+        how = how if self.n > 1 else "(n = 1, no interval)"
+        return " ".join([f"{head}{self.mean:+.{self.digits}f}", how, *self.marks])
 
     @property
     def interval_text(self) -> str:
@@ -144,11 +150,11 @@ class Difference:
 
     @property
     def short(self) -> str:
-        """Mean and interval for a table's cell."""
+        """Mean, interval and marks for a table's cell."""
         if not self.n:
             return ""
-        interval = f" {self.interval_text}" if self.n > 1 else ""
-        return f"{self.mean:+.{self.digits}f}{interval} ({self.n})"
+        interval = [self.interval_text] if self.n > 1 else []
+        return " ".join([f"{self.mean:+.{self.digits}f}", *interval, f"({self.n})", *self.marks])
 
 
 def p_text(p: float) -> str:
@@ -189,7 +195,9 @@ def paired(
         part[value].set_axis(part["seed"]) if part["seed"].is_unique else part.groupby("seed")[value].mean()
         for part in (ours, theirs)
     )
-    return by_seed((a - share * b).sort_index(), name, digits)
+    found = by_seed((a - share * b).sort_index(), name, digits)
+    marks = [marks_of(part[part["seed"].isin(found.seeds)], value) for part in (ours, theirs)]
+    return replace(found, marks=_union(*marks))
 
 
 def by_seed(values: pd.Series, name: str = "", digits: int = 1) -> Difference:
@@ -201,4 +209,9 @@ def by_seed(values: pd.Series, name: str = "", digits: int = 1) -> Difference:
 def growth(small: Difference, large: Difference, name: str) -> Difference:
     """Return how much larger a difference is at a second place than at a first, over shared seeds."""
     a, b = (pd.Series(d.values, index=list(d.seeds), dtype=float) for d in (small, large))
-    return by_seed(b - a, name, large.digits)
+    return replace(by_seed(b - a, name, large.digits), marks=_union(small.marks, large.marks))
+
+
+def _union(*marks: Sequence[str]) -> tuple[str, ...]:
+    """Return every mark once."""
+    return tuple(dict.fromkeys(itertools.chain(*marks)))

@@ -26,7 +26,7 @@ from typing import Any
 import pandas as pd
 
 from ncbook.compare import LEVEL, Difference, by_seed, paired
-from ncbook.notebook import WARMUP, in_warmup
+from ncbook.marks import marks_of
 from ncbook.runs import BUNDLED, select
 
 HOLDS, FAILS = "holds", "does not hold"
@@ -202,7 +202,8 @@ def within(
     found = []
     for at, rows in conditions_of(table.dropna(subset=columns), conditions):
         values = rows[ours] - (rows[theirs] if isinstance(theirs, str) else theirs)
-        found.append(by_seed(values.groupby(rows["seed"]).mean(), f"{name} {at}".strip(), digits))
+        d = by_seed(values.groupby(rows["seed"]).mean(), f"{name} {at}".strip(), digits)
+        found.append(replace(d, marks=marks_of(rows, ours)))
     return found
 
 
@@ -222,9 +223,9 @@ def best_other(
     """Return ours minus the best of the others, by mean, under every condition where both were recorded.
 
     Every other with a seed of ours counts, by the mean difference over the seeds that both have; conditions
-    with fewer than ``least`` others are left out. ``against`` ends the name of a difference; † marks a run
-    tested at an epoch of its warm-up. ``ours`` and ``others`` (by default all recorded) are values of
-    ``column``, ``conditions`` columns that must agree; the rest is as in :func:`compare`.
+    with fewer than ``least`` others are left out. ``against`` ends the name of a difference.
+    ``ours`` and ``others`` (by default all recorded) are values of ``column``, ``conditions`` columns that
+    must agree; the rest is as in :func:`compare`.
     """
     rivals = set(table.get(column, ())) if others is None else set(others)
     found = []
@@ -237,10 +238,8 @@ def best_other(
                 differences.append((d.mean, other, d))
         if len(differences) >= least:
             _, best, d = min(differences, key=lambda item: item[0])
-            both = part[part[column].isin([ours, best])]
-            mark = f" {WARMUP}" if in_warmup(both).any() else ""
             words = against.format(n=len(differences), best=best or "usual")
-            found.append(replace(d, name=f"{name} {at}{words}{mark}".strip()))
+            found.append(replace(d, name=f"{name} {at}{words}".strip()))
     return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -16,8 +17,8 @@ from ncbook.board import DATA_NAMES
 from ncbook.compare import Difference, spread
 from ncbook.evidence import VERDICTS, best_other
 from ncbook.layouts import Layout, layout_of
+from ncbook.marks import MARKS
 from ncbook.match import models_named, printed_sums, run_of
-from ncbook.notebook import WARMUP
 from ncbook.papers import rows_of
 from ncbook.runs import RECALLS, Runs, select, usual_value
 from ncbook.tables import BUNDLED
@@ -249,6 +250,7 @@ def sweep_figure(runs: Runs, option: str, *, xlabel: str, scale: str = "linear",
     return figure
 
 
+LEAST_SEEDS = 3  # behind an interval in a figure
 RIVALS = {  # methods in the tables that the paper of a method prints
     "l2rm": ("plain", "ncr", "bicro", "decl", "rcl"),
     "repair": ("plain", "ncr", "decl", "bicro", "mscn"),
@@ -271,7 +273,7 @@ def best_other_differences(runs: Runs) -> list[Difference]:
 def gains_figure(differences: Sequence[Difference], title: str, xlabel: str) -> Figure:
     """Draw differences with their intervals, the largest first, a panel per method; zero is marked.
 
-    Differences over fewer than three seeds, and runs tested in their warm-up, are left out.
+    A mean of one or two seeds is hollow, without an interval; a grey one has marks, explained below.
 
     Parameters
     ----------
@@ -282,7 +284,7 @@ def gains_figure(differences: Sequence[Difference], title: str, xlabel: str) -> 
     """
     methods: dict[str, list[Difference]] = {}
     for d in sorted(differences, key=lambda d: -d.mean):
-        if d.n > 2 and not d.name.endswith(WARMUP):
+        if d.n:
             methods.setdefault(d.name.partition(", ")[0], []).append(d)
     sizes = [len(shown) for _, shown in sorted(methods.items())] or [3]
     figure, axes = plots.panels(
@@ -292,16 +294,23 @@ def gains_figure(differences: Sequence[Difference], title: str, xlabel: str) -> 
     marks = {"above": "o", "below": "s", "open": "D"}
     for axis, (method, shown) in zip(axes[:, 0], sorted(methods.items()), strict=False):
         for i, d in enumerate(shown):
-            interval(axis, d, -i, colours[d.sign], marks[d.sign])
+            look = {}
+            if d.n < LEAST_SEEDS:  # the interval of two seeds is wider than the figure
+                d, look = replace(d, values=(d.mean,)), {"mfc": "none"}
+            interval(axis, d, -i, plots.NEUTRAL if d.marks else colours[d.sign], marks[d.sign], **look)
         axis.axvline(0, color="#444444", lw=1)
-        words = [d.name.removeprefix(f"{method}, ").replace("rate ", "") for d in shown]
+        names = [d.name.removeprefix(f"{method}, ").replace("rate ", "") for d in shown]
+        words = [" ".join([name, *d.marks]) for name, d in zip(names, shown, strict=True)]
         for dataset, name in DATA_NAMES.items():
             words = [text.replace(f"{dataset},", f"{name},") for text in words]
         axis.set(yticks=[-i for i in range(len(shown))], yticklabels=words, title=method.upper())
         axis.set(ylim=(-len(shown) + 0.4, 0.6))
         axis.grid(axis="y", visible=False)
     figure.suptitle(title, fontsize=10)
-    figure.supxlabel(xlabel, fontsize=9)
+    every = [d for shown in methods.values() for d in shown]
+    notes = [f"{mark} {MARKS[mark]}" for mark in MARKS if any(mark in d.marks for d in every)]
+    notes += [f"hollow: fewer than {LEAST_SEEDS} seeds"] if any(d.n < LEAST_SEEDS for d in every) else []
+    figure.supxlabel("\n".join([xlabel, *notes]), fontsize=9)
     if not methods:
         _no_runs(axes[0, 0])
     return figure

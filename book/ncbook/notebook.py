@@ -11,18 +11,11 @@ import pandas as pd
 from pandas.io.formats.style import Styler
 
 from ncbook.compare import mean_text
-from ncbook.runs import outdated
+from ncbook.marks import MARKS, marks_of
 
 NO_RECORD = "no record"
 # A mean with its spread or its interval, or one value, and the number of seeds behind it.
 SEEDS = re.compile(r"^[-+]?[\d.,]+(?: ± [\d.,]+| \[[^]]*\])? \((\d+)\)(?= |$)")
-# Marks behind a cell, by what they say of at least one of its runs.
-WARMUP, OUTDATED, REMARKED = "†", "‡", "*"
-MARKS = {
-    WARMUP: "a run was tested at an epoch of its warm-up",
-    OUTDATED: "a run was made before the numbers of its method, model or solver last moved",
-    REMARKED: "a run never left its warm-up, or a network took no step in some epochs",
-}
 
 
 def show(
@@ -72,7 +65,7 @@ def show(
     """
     if caption:
         table, caption = count_once(table, caption)
-    words = {word for cell in table.to_numpy().flat for word in str(cell).split()[1:]}
+    words = {word.strip(";.,") for cell in table.to_numpy().flat for word in str(cell).split()[1:]}
     for mark in MARKS if caption else ():
         caption += f". {mark} {MARKS[mark]}" if mark in words else ""
     name = re.sub(r"[^\w-]", "-", name)  # a link to the table is a selector of scripts, too
@@ -115,33 +108,6 @@ def count_once(table: pd.DataFrame, caption: str) -> tuple[pd.DataFrame, str]:
     return table.map(without), caption
 
 
-def in_warmup(runs: pd.DataFrame) -> pd.Series:
-    """Tell which runs were tested at an epoch of their warm-up although they trained on after it.
-
-    Plain training has no warm-up: its loss is the same in every epoch.
-
-    Parameters
-    ----------
-    runs : DataFrame
-        One row per run, as from :func:`ncbook.recorded`.
-
-    Returns
-    -------
-    Series of bool
-    """
-    needed = ("best_epoch", "warmup_epochs", "epochs")
-    best, warmup, epochs = (runs.get(name, runs.index.to_series() * 0) for name in needed)
-    early = (best <= warmup) & (epochs > 0)
-    return early & (runs["method"] != "plain") if "method" in runs else early
-
-
-def marks_of(cell: pd.DataFrame) -> list[str]:
-    """Return the marks of a cell that the records of its runs decide: outdated numerics, and remarks."""
-    remarks = cell.get("remarks", pd.Series("", index=cell.index)).fillna("")
-    found = {OUTDATED: outdated(cell).any(), REMARKED: (remarks != "").any()}
-    return [mark for mark, holds in found.items() if holds]
-
-
 def means(
     runs: pd.DataFrame,
     rows: str | Sequence[str],
@@ -166,8 +132,8 @@ def means(
     Returns
     -------
     DataFrame of str
-        ``"no record"`` where no run fits; behind a cell the marks of :data:`MARKS`. Headings that are
-        floats are written in their shortest form.
+        ``"no record"`` where no run fits; behind a cell the marks of :data:`ncbook.marks.MARKS`.
+        Headings that are floats are written in their shortest form.
 
     Examples
     --------
@@ -178,12 +144,9 @@ def means(
     l2rm  281.0 ± 1.4 (2)
     """
     rows, columns = ([part] if isinstance(part, str) else list(part) for part in (rows, columns))
-    tested = value.startswith(("rsum", "single", "one_network", "map", "i2t", "t2i"))  # at the selected epoch
-    early = in_warmup(runs) & tested
 
     def text(part: pd.Series) -> str:
-        marks = [WARMUP] if early[part.index].any() else []
-        return " ".join([mean_text(list(part), digits), *marks, *marks_of(runs.loc[part.index])])
+        return " ".join([mean_text(list(part), digits), *marks_of(runs.loc[part.index], value)])
 
     cells = runs.groupby([*rows, *columns])[value].agg(text)
     table = cells.unstack(columns).fillna(NO_RECORD)

@@ -13,8 +13,9 @@ import pandas as pd
 
 from ncbook.compare import mean_text, paired, spread
 from ncbook.layouts import LAYOUTS, PAPERS, Layout, layout_of
+from ncbook.marks import MARKS, marks_of
 from ncbook.match import RunSpec, measured, models_named, numbers, printed_run, run_of
-from ncbook.notebook import MARKS, NO_RECORD, marks_of
+from ncbook.notebook import NO_RECORD
 from ncbook.page import Cell, Table, csv_text
 from ncbook.papers import MISSING, Value, anomaly_text, paper_table, rows_of, said_against, values_of
 from ncbook.runs import RECALLS, RECORDED, Runs, checksums, protocol_line, select
@@ -318,7 +319,7 @@ def _retrieval_rows(layout: Layout, groups: Any, rates: list[float], table: pd.D
                     gain = "reference"
                 label = f"{run.label} · {model}" if model else run.label
                 heads = [f"{rate:g}", label, ", ".join(names)]
-                first = [Cell(heads[0]), Cell(label, tuple(marks_of(part)), own=f"printed: {heads[2]}")]
+                first = [Cell(heads[0]), Cell(label, marks_of(part), own=f"printed: {heads[2]}")]
                 yield _Row(heads, first, [numbers(part, metric) for metric in RECALLS], [gain], part)
 
 
@@ -335,7 +336,7 @@ def _category_rows(layout: Layout, groups: Any, rates: list[float], table: pd.Da
             gains.append("reference" if is_base else paired(part, base, "map_avg", digits=3).short)
         values = [numbers(level[r], f"map_{d}") for d in ("i2t", "t2i") for r in rates]
         heads, shown = [run.label, ", ".join(names)], _together(list(level.values()))
-        first = [Cell(run.label, tuple(marks_of(shown)), own=f"printed: {heads[1]}")]
+        first = [Cell(run.label, marks_of(shown, "map"), own=f"printed: {heads[1]}")]
         yield _Row(heads, first, values, gains, shown)
 
 

@@ -18,7 +18,7 @@ from ncbook.compare import paired
 from ncbook.demo import is_stored, kept_arrays, source_of
 from ncbook.demo import opened as opened
 from ncbook.demo import trained as trained
-from ncbook.notebook import WARMUP, in_warmup
+from ncbook.marks import WARMUP, in_warmup
 from nclib import plots
 from nclib.common.options import rules
 from nclib.data import Dataset, Split
@@ -289,7 +289,7 @@ def recall_table(compared: Mapping[str, Record], run: Finished) -> Styler:
 
 
 def tested_early(record: Record) -> bool:
-    """Tell whether a run was tested at an epoch of its warm-up, see :func:`ncbook.notebook.in_warmup`."""
+    """Tell whether a run was tested at an epoch of its warm-up, see :func:`ncbook.marks.in_warmup`."""
     return bool(in_warmup(pd.DataFrame([{**record.settings, "best_epoch": record.best_epoch}])).iloc[0])
 
 

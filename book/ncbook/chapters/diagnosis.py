@@ -14,8 +14,9 @@ from scipy.stats import hypergeom
 from ncbook import mean_text, recorded, show
 from ncbook.chapters import VERDICTS, as_preset, say
 from ncbook.compare import by_seed, paired
+from ncbook.marks import WARMUP
 from ncbook.measurements import measurement
-from ncbook.notebook import WARMUP, in_warmup, measures
+from ncbook.notebook import measures
 from nclib import data, plots
 from nclib.data import Split
 from nclib.noise import Mismatch
@@ -395,8 +396,7 @@ def say_gains(runs: pd.DataFrame) -> None:
             cells = []
             for rate, at in part[part["label"].isin(["l2rm", label])].groupby("mrate"):
                 d = paired(at[at["label"] == "l2rm"], at[at["label"] == label], value)
-                mark = f" {WARMUP}" if value == "rsum" and in_warmup(at).any() else ""
-                cells += [f"{d.short} at {rate:g}{mark}"] if d.n else []
+                cells += [f"at {rate:g} {d.short}"] if d.n else []
             print(f"{epoch}: L2RM over {name}, rSum [95 % interval] (seeds): {', '.join(cells)}")
 
 

@@ -13,7 +13,8 @@ from ncbook import recorded, show
 from ncbook.board import ALONE, AVERAGED, DATA_NAMES, REAL
 from ncbook.chapters import as_preset, devices, labelled, rows_of
 from ncbook.compare import by_seed, mean_text
-from ncbook.notebook import NO_RECORD, REMARKED, WARMUP, in_warmup, means
+from ncbook.marks import REMARKED, WARMUP, in_warmup
+from ncbook.notebook import NO_RECORD, means
 from ncbook.runs import select
 from nclib import plots
 
@@ -230,7 +231,7 @@ def differences(runs: pd.DataFrame, protocol: str = "images", compared: Compared
     DataFrame
         One row per comparison and rate: ``comparison``, ``mrate``, ``mean``, ``half`` (half the width of
         Student's interval at 95 %; NaN with one seed), ``n``, the number of seeds, and ``mark``, † or * of
-        :data:`ncbook.notebook.MARKS` where one of the runs has it; such a difference decides nothing.
+        :data:`ncbook.marks.MARKS` where one of the runs has it; such a difference decides nothing.
     """
     part = runs[runs["protocol"] == protocol]
     part = part.assign(early=in_warmup(part), remarked=part["remarks"].fillna("") != "")
