@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
+from collections.abc import Iterable
 
 import pandas as pd
 
@@ -31,6 +32,7 @@ from ncbook.evidence import (
 )
 from ncbook.intervals import interval_plot
 from ncbook.layouts import LAYOUTS, PAPERS, layout_of
+from ncbook.marks import explained
 from ncbook.match import measured
 from ncbook.page import Cell, Table, csv_text
 from ncbook.papers import printed, values_of
@@ -145,7 +147,10 @@ def claims_table(table: pd.DataFrame, paper: str = "") -> Table:
         slug=f"claims-{paper.lower() or 'all'}",
         title=f"Claims of {paper}" if paper else "All claims",
         kind="ledger",
-        lines=[f"{len(part)} claims; verdicts computed from the recorded runs."],
+        lines=[
+            f"{len(part)} claims; verdicts computed from the recorded runs.",
+            _explained(line for lines in part["lines"] for line in lines),
+        ],
         names=("no.",),
         columns=[("what the paper says, and prints",), ("verdict here",), ("evidence",)],
         rows=rows,
@@ -202,6 +207,7 @@ def answers_table(paper: str, runs: Runs) -> Table:
             f"Printed values measured on the paper's data: {filled:,} of {len(values):,}.",
             "Measured: mean difference and 95 % interval by seed (n); of several, the one that supports the "
             "claim least.",
+            _explained(line for row in shown["lines"] for line in deciding(row)),
         ],
         names=("no.",),
         columns=[("claim",), ("printed effect",), ("measured here",), ("verdict",)],
@@ -216,7 +222,8 @@ def _measured(line: Line) -> str:
     right = sum(inside(*pair) for pair in line.tested)
     count = f". {right} of {len(line.tested)} as claimed" if len(line.tested) > 1 else ""
     name = f"{d.name.strip(', ')}; " if d.name else ""
-    return f"{d.mean:+.{d.digits}f} {d.interval_text} (n = {d.n}): {name}{place}{count}"
+    how = " ".join([d.interval_text, f"(n = {d.n})", *d.marks])
+    return f"{d.mean:+.{d.digits}f} {how}: {name}{place}{count}"
 
 
 def _verdict_cell(word: str) -> Cell:
@@ -255,7 +262,8 @@ def report_table(paper: str, runs: Runs) -> Table:
     ValueError
         For another paper.
     """
-    rows = _comparisons(_known(paper), runs)
+    found = [d for one in reported(_known(paper)) for d in differences(paper, one, runs_of(paper, runs))]
+    rows = [(d.name.removesuffix(","), _found(d), str(d.n) if d.n else "") for d in found]
     return Table(
         slug=f"differences-{paper.lower()}",
         title=f"{paper}: differences in every setting",
@@ -263,6 +271,7 @@ def report_table(paper: str, runs: Runs) -> Table:
         lines=[
             "Computed from the records. Differences: same seed, same noise; mean and 95 % interval of the "
             "paired t-test; in rSum (at most 600), for UOT-RCL in mean average precision (at most 1).",
+            explained(mark for d in found for mark in d.marks),
         ],
         names=("difference",),
         columns=[("found",), ("seeds",)],
@@ -278,12 +287,13 @@ def _known(paper: str) -> str:
     return paper
 
 
-def _comparisons(paper: str, runs: Runs) -> list[tuple[str, str, str]]:
-    found = [d for one in reported(paper) for d in differences(paper, one, runs_of(paper, runs))]
-    return [(d.name.removesuffix(","), _found(d), str(d.n) if d.n else "") for d in found]
-
-
 def _found(d: Difference) -> str:
     if not d.n:
         return "no record"
-    return f"{d.mean:+.{d.digits}f}" + (f" {d.interval_text}, {p_text(d.p)}" if d.n > 1 else ", no interval")
+    how = f" {d.interval_text}, {p_text(d.p)}" if d.n > 1 else ", no interval"
+    return " ".join([f"{d.mean:+.{d.digits}f}{how}", *d.marks])
+
+
+def _explained(lines: Iterable[Line]) -> str:
+    """Say what the marks of the comparisons behind claims mean."""
+    return explained(mark for line in lines for d, _ in line.tested for mark in d.marks)

@@ -17,7 +17,7 @@ from ncbook.board import DATA_NAMES
 from ncbook.compare import Difference, spread
 from ncbook.evidence import VERDICTS, best_other
 from ncbook.layouts import Layout, layout_of
-from ncbook.marks import MARKS
+from ncbook.marks import explained
 from ncbook.match import models_named, printed_sums, run_of
 from ncbook.papers import rows_of
 from ncbook.runs import RECALLS, Runs, select, usual_value
@@ -308,9 +308,9 @@ def gains_figure(differences: Sequence[Difference], title: str, xlabel: str) -> 
         axis.grid(axis="y", visible=False)
     figure.suptitle(title, fontsize=10)
     every = [d for shown in methods.values() for d in shown]
-    notes = [f"{mark} {MARKS[mark]}" for mark in MARKS if any(mark in d.marks for d in every)]
-    notes += [f"hollow: fewer than {LEAST_SEEDS} seeds"] if any(d.n < LEAST_SEEDS for d in every) else []
-    figure.supxlabel("\n".join([xlabel, *notes]), fontsize=9)
+    few = f"hollow: fewer than {LEAST_SEEDS} seeds" if any(d.n < LEAST_SEEDS for d in every) else ""
+    notes = [xlabel, explained((mark for d in every for mark in d.marks), "\n"), few]
+    figure.supxlabel("\n".join(filter(None, notes)), fontsize=9)
     if not methods:
         _no_runs(axes[0, 0])
     return figure

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 import pandas as pd
 
@@ -46,6 +47,12 @@ def in_warmup(runs: pd.DataFrame) -> pd.Series:
 def remarked(runs: pd.DataFrame) -> pd.Series:
     """Tell which records carry a remark on how their run went."""
     return runs.get("remarks", pd.Series("", index=runs.index)).fillna("") != ""
+
+
+def explained(marks: Iterable[str], end: str = "; ") -> str:
+    """Say what marks mean, each once and in their order."""
+    there = set(marks)
+    return end.join(f"{mark} {words}" for mark, words in MARKS.items() if mark in there)
 
 
 def marks_of(runs: pd.DataFrame, value: str = "rsum") -> tuple[str, ...]:
