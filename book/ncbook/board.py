@@ -141,7 +141,7 @@ def _labels(table: pd.DataFrame) -> pd.DataFrame:
         rate=table["noise_rate"],
         networks=ONE,
         value=table["map_avg"],
-        early=False,
+        early=in_warmup(table.rename(columns={"option.warmup_epochs": "warmup_epochs"})),
     )
     return table.reindex(columns=_COLUMNS)
 
@@ -184,24 +184,33 @@ def is_marked(table: pd.DataFrame) -> pd.Series:
     return marked.groupby([table[name] for name in (*PLACE, *NOISE, "label")]).transform("any")
 
 
+def has_seeds(seeds: pd.Series) -> pd.Series:
+    """Tell by its number of seeds which method is ranked: one seed counts only where most have one."""
+    return (seeds > 1) | ((seeds == 1).mean() > 0.5)
+
+
+def is_own(label: str) -> bool:
+    """Return whether a label is of a method of this book, which was developed on Flickr8K."""
+    return label.split(", ")[0] in OWN
+
+
 def standing(part: pd.DataFrame) -> Standing | None:
     """Rank the methods in rows of :func:`scored` that share place, noise and number of networks.
 
-    Methods with one seed are ranked only where no method has more, methods of :func:`is_marked` never.
+    Methods with one seed are ranked as :func:`has_seeds` says, methods of :func:`is_marked` never.
     None without rows.
     """
     part = part[~is_marked(part)]
     values = {str(k): tuple(g.sort_values("seed")["value"]) for k, g in part.groupby("label")}
-    single = tuple(sorted(k for k, v in values.items() if len(v) == 1))
-    ranked = {k: v for k, v in values.items() if len(v) > 1} or values
-    if not ranked:
+    if not values:
         return None
+    enough = has_seeds(pd.Series({k: len(v) for k, v in values.items()}))
+    ranked = {k: v for k, v in values.items() if enough[k]}
     order = sorted(ranked, key=lambda k: -float(np.mean(ranked[k])))
     best, digits = part[part["label"] == order[0]], METRICS[str(part["task"].iloc[0])][1]
     behind = {k: paired(best, part[part["label"] == k], "value", name=k, digits=digits) for k in order[1:]}
-    return Standing(
-        order[0], behind, {k: ranked[k] for k in order}, single if len(single) < len(values) else ()
-    )
+    single = tuple(sorted(values.keys() - ranked.keys()))
+    return Standing(order[0], behind, {k: ranked[k] for k in order}, single)
 
 
 def data_name(dataset: str) -> str:
@@ -327,7 +336,8 @@ def board_table(
             f"{metric} at the epoch that validation selected, mean ± standard deviation over the seeds.",
             "Against the best: mean difference to the best method with as many tested networks under the "
             "same conditions, runs with the same seed; = the 95 % interval of the difference holds 0. "
-            f"The rank is among methods with as many networks; {WARMUP} or {REMARKED}: none.",
+            f"The rank is among methods with as many networks; {WARMUP} or {REMARKED}: none; one seed: only "
+            "where most methods have one.",
             *(
                 ["Averaged: two networks trained apart on the same noise, the mean of their similarities."]
                 if part["label"].str.endswith(AVERAGED).any()

@@ -49,9 +49,14 @@ def test_the_best_has_more_than_one_seed_and_the_level_ones_are_near(table):
     assert board.standing(table.iloc[:0]) is None
 
 
-def test_one_seed_is_ranked_only_where_nobody_has_more(table):
+def test_one_seed_is_ranked_only_where_most_have_one(table):
     alone = board.standing(table[table["label"] == "plain (infonce)"])
     assert (alone.best, alone.behind, alone.single) == ("plain (infonce)", {}, ())
+    at = table[(table["networks"] == board.ONE) & (table["rate"] == 0.4) & (table["protocol"] == "images")]
+    most = board.standing(at[(at["seed"] == 0) | (at["label"] == "l2rm")])
+    assert (list(most.means)[:2], most.single) == (["plain (infonce)", "l2rm"], ())
+    half = board.standing(at[(at["seed"] == 0) | at["label"].isin(["l2rm", "rcl"])])
+    assert (list(half.means), half.single) == (["l2rm", "rcl"], ("plain (gce)", "plain (infonce)"))
 
 
 def test_the_table_keeps_data_and_noise_apart_and_starts_at_a_rate(table):
@@ -93,11 +98,19 @@ def test_a_method_with_a_run_tested_in_its_warm_up_is_not_ranked(tmp_path):
         for method in ("rcl", "decl"):
             save(tmp_path, method, 200 + noise, **same, seed=seed)
         save(tmp_path, "plain", 100 + noise, loss="gce", **same, seed=seed)
-    table = board.scored(load_runs(tmp_path))
-    assert set(table.loc[board.is_marked(table), "label"]) == {"l2rm"}
+        save_category(tmp_path, "uot_rcl", 0.4, noise_rate=0.6, seed=seed)  # tested at its first epoch
+        save_category(tmp_path, "mrl", 0.3, noise_rate=0.6, seed=seed)
+    every = board.scored(load_runs(tmp_path))
+    assert set(every.loc[board.is_marked(every), "label"]) == {"l2rm", "uot_rcl"}
+    table = every[every["task"] == "pairs"]
     assert list(board.standing(table).means) == ["decl", "rcl", "plain (gce)"]
     shown = board.board_table(table)
     assert {heads[1].text: cells[2].text for heads, cells in shown.rows}["decl"] == "best of one network"
+    labels = {
+        heads[1].text: (heads[0].text, cells) for heads, cells in board.board_table(every, "labels").rows
+    }
+    assert {label: rank for label, (rank, _) in labels.items()} == {"uot_rcl": board.DASH, "mrl": "1"}
+    assert labels["uot_rcl"][1][1].marks == ("†",)
 
 
 @pytest.fixture

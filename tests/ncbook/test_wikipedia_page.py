@@ -73,12 +73,16 @@ def test_noise_per_pair_has_a_table_of_its_own(tmp_path, monkeypatch):
         "modality": [0.3],
         "pair": [0.2],
     }
-    assert "once for both halves of a pair" in page.rate_table(found["pair"], "per-pair").to_html()
+    shown = page.rate_table(found["pair"], "per-pair")
+    assert "once for both halves of a pair" in shown.to_html()
+    assert shown.data["0.4"].to_dict() == {"nirnl": "0.200", "mrl": "not run", "deep_sm": "not run"}
 
 
 def test_some_records_make_part_of_the_page():
     runs = made("mrl", [0.3], rate=0.8)
-    assert list(page.rate_table(runs).data.columns) == ["0.8"]
+    shown = page.rate_table(runs).data
+    assert (list(shown.columns), list(shown.index)) == (["0.8"], page.ORDER)
+    assert shown.loc["uot_rcl", "0.8"] == "not run"
     assert page.lead_table(runs) is None
     assert "no recorded" not in page.summary(runs)
     assert page.sentences(runs).data == "No records here."

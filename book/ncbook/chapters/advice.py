@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 import pandas as pd
 from pandas.io.formats.style import Styler
 
 from ncbook import board, show
-from ncbook.averaged import GCE, RATES
+from ncbook.averaged import GCE, NOT_RUN, RATES
 from ncbook.board import ALONE, ONE, REAL, TWO
 from ncbook.compare import paired
+from ncbook.marks import marks_of
 from ncbook.runs import select
 from nclib.methods.base import METHODS
 
 BASE = {"pairs": GCE, "labels": "deep_sm"}  # whose seconds are the unit of time
 KINDS = {ONE: "One network", TWO: "Two networks"}
 NOTHING = "No records here."
+DEVELOPED = "developed on Flickr8K"
 
 
 def across(
@@ -37,36 +40,53 @@ def across(
     Returns
     -------
     DataFrame
-        By label: ``(set, "score")``, ``(set, "rank")`` and ``(set, "seeds")``, the smallest number over the
-        rates, for each set; ``("", "worst rank")``, NaN where a set is missing; ``("", "time")``, seconds of
-        training over those of one network of :data:`BASE`, mean over the sets. Smallest worst rank first. A
-        method is left out of a set where a rate is missing or its runs are not ranked, see
-        :func:`ncbook.board.is_marked`.
+        By label: ``(set, "score")``, ``(set, "rank")``, ``(set, "seeds")``, the smallest number over the
+        rates, and ``(set, "marks")`` for each set; ``("", "worst rank")``, NaN without a rank on each set;
+        ``("", "time")``, seconds of training over those of one network of :data:`BASE`, mean over the sets.
+        Smallest worst rank first, methods of this book last. A rank counts the methods that every recorded
+        set has at these rates, unmarked (:func:`ncbook.board.is_marked`) and with enough seeds
+        (:func:`ncbook.board.has_seeds`): so ranks on two sets are out of the same methods.
     """
     columns: dict[tuple[str, str], pd.Series] = {}
-    times = {}
+    times, ranked = {}, []
     for dataset, where in REAL[task].items():
         part = select(table, task=task, dataset=dataset, **where)
         part = part[part["rate"].isin(rates) & (part["networks"] != ALONE)]
-        part = part[~board.is_marked(part)] if len(part) else part
         spent = part.groupby("label")["seconds"].mean()
-        cells = part[part["networks"] == networks].groupby(["label", "rate"])["value"]
+        part = part[part["networks"] == networks]
+        cells = part.groupby(["label", "rate"])["value"]
         means, seeds = (cells.agg(how).unstack() for how in ("mean", "count"))
         whole = means.reindex(columns=list(rates)).dropna()
-        if len(whole):
-            score = whole.mean(axis=1)
-            columns[dataset, "score"] = score
-            columns[dataset, "rank"] = score.rank(ascending=False, method="min")
-            columns[dataset, "seeds"] = seeds.loc[whole.index, list(rates)].min(axis=1)
-            times[dataset] = spent.reindex(score.index) / spent.get(BASE[task], float("nan"))
+        if whole.empty:
+            continue
+        score, n = whole.mean(axis=1), seeds.loc[whole.index, list(rates)].min(axis=1)
+        marked = part["label"][board.is_marked(part)]
+        n_unmarked = n.drop(marked, errors="ignore")
+        ranked.append(n_unmarked.index[board.has_seeds(n_unmarked)])
+        columns[dataset, "score"], columns[dataset, "seeds"] = score, n
+        columns[dataset, "marks"] = pd.Series(
+            {label: " ".join(marks_of(rows)) for label, rows in part.groupby("label")}
+        ).reindex(score.index)
+        times[dataset] = spent.reindex(score.index) / spent.get(BASE[task], float("nan"))
     frame = pd.DataFrame(columns)
     if frame.empty:
         return frame
+    field = list(functools.reduce(pd.Index.intersection, ranked))
+    for dataset in times:
+        frame[dataset, "rank"] = frame.loc[field, (dataset, "score")].rank(ascending=False, method="min")
     ranks = frame.xs("rank", axis=1, level=1).reindex(columns=list(REAL[task]))
     frame["", "worst rank"] = ranks.max(axis=1, skipna=False)
     frame["", "time"] = pd.DataFrame(times).mean(axis=1)
-    order = pd.DataFrame({"worst": frame["", "worst rank"], "mean": ranks.mean(axis=1)})
-    return frame.loc[order.sort_values(["worst", "mean"]).index]
+    scores = frame.xs("score", axis=1, level=1)
+    order = pd.DataFrame(
+        {
+            "own": [board.is_own(str(label)) for label in frame.index],
+            "worst": frame["", "worst rank"],
+            "mean": ranks.mean(axis=1),
+            "behind": 1 - (scores / scores.max()).mean(axis=1),  # of those without a rank
+        }
+    )
+    return frame.loc[order.sort_values(list(order)).index]
 
 
 def choice_table(table: pd.DataFrame, task: str = "pairs", rates: Sequence[float] = RATES) -> Styler | None:
@@ -79,16 +99,17 @@ def choice_table(table: pd.DataFrame, task: str = "pairs", rates: Sequence[float
         for label, row in found.iterrows():
             cells = {}
             for dataset in REAL[task]:
-                score = row.get((dataset, "score"), float("nan"))
-                known = score == score
+                score, rank = (row.get((dataset, k), float("nan")) for k in ("score", "rank"))
                 head = board.data_name(dataset)
-                cells[head, metric] = f"{score:.{digits}f}" if known else board.DASH
-                cells[head, "rank"] = f"{row[dataset, 'rank']:.0f}" if known else board.DASH
+                cells[head, metric] = NOT_RUN
+                if score == score:
+                    cells[head, metric] = f"{score:.{digits}f} {row[dataset, 'marks']}".rstrip()
+                cells[head, "rank"] = f"{rank:.0f}" if rank == rank else board.DASH
             worst, time = row["", "worst rank"], row["", "time"]
             cells["", "worst rank"] = f"{worst:.0f}" if worst == worst else board.DASH
             cells["", "time"] = f"{time:.1f}" if time == time else board.DASH
             cells["", "clean pairs"] = _clean(str(label))
-            rows[label] = cells
+            rows[f"{label} ({DEVELOPED})" if board.is_own(str(label)) else label] = cells
         if rows:
             parts[name if task == "pairs" else ""] = pd.DataFrame.from_dict(rows, orient="index")
     if not parts:
@@ -99,50 +120,67 @@ def choice_table(table: pd.DataFrame, task: str = "pairs", rates: Sequence[float
         frame = frame.droplevel(0).drop(columns=[("", "clean pairs")])
     caption = (
         f"Measured: {metric}, mean over {_rates(rates)} and seeds ({_seeds(table, task, rates)}, at "
-        "the rate with the fewest), and rank "
-        f"among methods with as many networks. Time: seconds of training over those of {BASE[task]}. A dash: "
-        "not every rate is recorded, or a run was tested in its warm-up"
+        "the rate with the fewest), and rank among the methods that both sets have with as many networks, "
+        "without a run tested in its warm-up; one seed is ranked only where most methods have one. Time: "
+        f"seconds of training over those of {BASE[task]}. {NOT_RUN.capitalize()}: a rate is missing"
     )
     at = "" if rates == RATES else "".join(f"-{rate:g}" for rate in rates)
     return show(frame, f"choice-{task}{at}", caption)
 
 
 def short(table: pd.DataFrame, task: str = "pairs", rates: Sequence[float] = RATES) -> str:
-    """Say in Markdown, a line for each number of networks, who leads where and whom it is safest to take."""
+    """Say in Markdown, a line for each number of networks, who leads where and whom it is safest to take.
+
+    A method of this book is named last, and as the safest only where it leads on every set.
+    """
     lines = []
     for kind, name in KINDS.items():
         found = across(table, task, kind, rates)
         if found.empty:
             continue
         sets = [d for d in REAL[task] if (d, "rank") in found]
-        leads = {d: str(found[d, "rank"].idxmin()) for d in sets}
+        ranked = found[found[sets[0], "rank"].notna()]
+        head = f"- **{name if task == 'pairs' else 'Wrong labels'}, {_rates(rates)}**"
+        if ranked.empty:
+            lines.append(f"{head}: no method is ranked.")
+            continue
+        safest = str(ranked.index[0])  # not of this book, if there is another
         if len(sets) < len(REAL[task]):
-            said = f"{_named(leads[sets[0]])} leads on {board.data_name(sets[0])}, the only set on record"
-        elif len(set(leads.values())) == 1:
-            said = f"{_named(leads[sets[0]])} leads on both sets"
+            rank = f"{ranked.loc[safest, (sets[0], 'rank')]:.0f} of {len(ranked)}"
+            on = f"{board.data_name(sets[0])}, the only set on record"
+            lines.append(f"{head}: {_named(safest)} has rank {rank} on {on}.")
+            continue
+        leads = {d: str(ranked[d, "rank"].idxmin()) for d in sets}
+        if len(set(leads.values())) == 1:
+            safest = leads[sets[0]]
+            said = f"{_named(safest)} leads on both"
         else:
-            said = "no method leads on both sets: " + ", ".join(
-                f"{_named(label)} on {board.data_name(d)} ({_elsewhere(found, label, d, sets)})"
-                for d, label in leads.items()
+            said = "none leads on both: " + ", ".join(
+                f"{_named(label)} on {board.data_name(d)} ({_elsewhere(ranked, label, d, sets)})"
+                for d, label in sorted(leads.items(), key=lambda item: board.is_own(item[1]))
             )
-        ranked = found[found["", "worst rank"].notna()]
         if len(ranked) > 1:
-            safest = ranked.index[0]
-            said += (
-                f". Of the {len(ranked)} ranked on both, {_named(str(safest))} has the smallest worst "
-                f"rank, {ranked.loc[safest, ('', 'worst rank')]:.0f}"
-            )
+            worst = ranked["", "worst rank"]
+            as_safe = [str(k) for k in worst.index[worst <= worst[safest]] if k != safest]
+            others = [_named(k) for k in as_safe if not board.is_own(k)]
+            apart = "apart from methods of this book, " if len(others) < len(as_safe) else ""
+            said += f"; {apart}{_named(safest)} has the smallest worst rank, {worst[safest]:.0f}"
+            said += f" (so {'has' if len(others) == 1 else 'have'} {', '.join(others)})" if others else ""
             if (time := ranked.loc[safest, ("", "time")]) == time and safest != BASE[task]:
-                said += f", and trains {time:.1f} times as long as {_named(BASE[task])}"
-        lines.append(f"- **{name if task == 'pairs' else 'Wrong labels'}, {_rates(rates)}**: {said}.")
+                said += f", and trains {time:.2g} times as long as {_named(BASE[task])}"
+        lines.append(f"{head}: of {len(ranked)} ranked on both sets, {said}.")
     return "\n".join(lines) or NOTHING
 
 
 def kinds_of_noise(table: pd.DataFrame) -> str:
-    """Say what methods gain when single captions are exchanged in place of whole images, on photographs."""
+    """Say what methods gain when single captions are exchanged in place of whole images, on photographs.
+
+    Methods of :func:`ncbook.board.is_marked` are left out.
+    """
     lines = []
     part = select(table, task="pairs", dataset="f8k", preset="standard", model="bow")
-    for rate, at in part[part["networks"] != ALONE].groupby("rate"):
+    part = part[(part["networks"] != ALONE) & ~board.is_marked(part)]
+    for rate, at in part.groupby("rate"):
         two = {p: at[at["protocol"] == p] for p in ("images", "captions")}
         gaps = {
             str(label): paired(own, two["images"][two["images"]["label"] == label], "value")
@@ -161,12 +199,9 @@ def kinds_of_noise(table: pd.DataFrame) -> str:
 
 
 def _elsewhere(found: pd.DataFrame, label: str, dataset: str, sets: Sequence[str]) -> str:
-    """Say which rank a leader of one set has on the others."""
-    ranks = {d: found.loc[label, (d, "rank")] for d in sets if d != dataset}
-    return ", ".join(
-        f"rank {rank:.0f} on {board.data_name(d)}" if rank == rank else f"not ranked on {board.data_name(d)}"
-        for d, rank in ranks.items()
-    )
+    """Say which rank a leader of one set has on the others; of a method of this book where it is from."""
+    said = [f"rank {found.loc[label, (d, 'rank')]:.0f} on {board.data_name(d)}" for d in sets if d != dataset]
+    return ", ".join(said) + (f"; {DEVELOPED}" if board.is_own(label) else "")
 
 
 def _named(label: str) -> str:

@@ -181,7 +181,7 @@ def counts() -> Styler:
 
 
 def judged() -> Markdown:
-    """Say which rank CRANK and CRANK+ have on each real set, among methods with as many networks."""
+    """Say which rank CRANK and CRANK+ have on each real set, see :func:`ncbook.chapters.advice.across`."""
     table = board.scored(load_runs(preset="standard"))
     lines = []
     for name, kind in (("crank", board.ONE), ("crank_plus", board.TWO)):
@@ -190,7 +190,7 @@ def judged() -> Markdown:
             parts = []
             for dataset in board.REAL["pairs"]:
                 if name in found.index and (rank := found.loc[name, (dataset, "rank")]) == rank:
-                    leader = found[dataset, "score"].idxmax()
+                    leader = found[dataset, "rank"].idxmin()
                     gap = found.loc[leader, (dataset, "score")] - found.loc[name, (dataset, "score")]
                     behind = f", {gap:.1f} behind `{leader}`" if gap else ""
                     n = found[dataset, "rank"].count()

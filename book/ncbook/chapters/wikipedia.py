@@ -10,12 +10,15 @@ from matplotlib.figure import Figure
 from pandas.io.formats.style import Styler
 
 from ncbook import board, means, recorded, show
+from ncbook.averaged import NOT_RUN
 from ncbook.chapters import devices, over_rates, verdicts
 from ncbook.chapters.category_baselines import FAMILIES, UNLABELLED, printed_map
 from ncbook.compare import Difference
+from ncbook.notebook import NO_RECORD
 from nclib.plots import labels
 
 MAIN = ("uot_rcl", "mrl", "elrcmr", "deep_sm", "sdml", "dscmr")  # drawn, the lead method first
+PER_PAIR = ["nirnl", "mrl", "deep_sm"]  # run with noise per pair, too
 ORDER = [*MAIN, *(m for f in reversed(FAMILIES.values()) for m in f if m not in MAIN), "contrastive_heads"]
 CORRECTION = "cross entropy of corrected labels"
 CONTRAST = "cross entropy + pair contrast"
@@ -68,7 +71,7 @@ def summary(runs: pd.DataFrame) -> str:
 
 
 def _table(runs: pd.DataFrame, order: list[str], name: str) -> Styler | None:
-    """Show the rows of ``order`` that were recorded: mAP of both directions over label noise."""
+    """Show mAP of both directions over label noise, a row for each of ``order``; None without a run."""
     runs = runs[runs["label"].isin(order)]
     if runs.empty:
         return None
@@ -80,12 +83,12 @@ def _table(runs: pd.DataFrame, order: list[str], name: str) -> Styler | None:
         f"{one['val_pairs']:,.0f} validation pairs; mean ± standard deviation (number of seeds); "
         f"labels redrawn {NOISE[one['scope']]}; {devices(runs)}"
     )
-    return show(table.loc[[label for label in order if label in table.index]], name, caption)
+    return show(table.reindex(order).fillna(NO_RECORD).replace(NO_RECORD, NOT_RUN), name, caption)
 
 
 def rate_table(runs: pd.DataFrame, name: str = "rates") -> Styler | None:
-    """Show the mAP of every method over label noise."""
-    return _table(runs, ORDER, name)
+    """Show the mAP of every method over label noise; of the methods declared for it with noise per pair."""
+    return _table(runs, PER_PAIR if "pair" in set(runs.get("scope", ())) else ORDER, name)
 
 
 def part_table(runs: pd.DataFrame) -> Styler | None:
