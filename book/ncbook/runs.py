@@ -165,14 +165,13 @@ def recorded(task: str = "pairs", /, **where: Any) -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        Columns as in :func:`nclib.table`; empty where a column is unknown or no run satisfies
-        all of ``where``. Networks that were trained apart and averaged are left out unless ``networks``
-        asks for them.
+        Columns as in :func:`nclib.table`; empty where no run satisfies all of ``where``. Networks that were
+        trained apart and averaged are left out unless ``networks`` asks for them.
 
     Raises
     ------
     ValueError
-        For another task.
+        For another task, and for a column that no record has.
 
     Examples
     --------
@@ -180,6 +179,8 @@ def recorded(task: str = "pairs", /, **where: Any) -> pd.DataFrame:
     ['emoji']
     """
     table = nclib.table(_own(), task) if RECORDED.is_dir() else pd.DataFrame()
+    if unknown := [name for name in where if name not in table and len(table)]:
+        raise ValueError(f"no record has a column {', '.join(unknown)}; there are {', '.join(table)}")
     if "networks" in table and "networks" not in where:
         table = table[table["networks"] == 1]
     return select(table, **where).reset_index(drop=True)

@@ -154,6 +154,12 @@ def test_a_difference_carries_the_marks_of_the_runs_that_it_compares():
     assert found.marks == both.marks
 
 
+def test_a_column_that_no_record_has_is_refused():
+    with pytest.raises(ValueError, match="no record has a column method_loss; there are .*option.loss"):
+        ncbook.recorded(method="plain", method_loss="gce")
+    assert len(ncbook.recorded(method="plain", **{"option.loss": "gce"}))
+
+
 def test_a_recorded_run_is_found_by_equal_settings(tmp_path, monkeypatch):
     monkeypatch.setattr("ncbook.runs.RECORDED", tmp_path)
     save(tmp_path, "plain", 300, model="vse", mrate=0.4)

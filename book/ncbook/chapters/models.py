@@ -109,7 +109,7 @@ def _timings(record: Record, run: LoadedRun) -> dict[str, dict[str, float]]:
 def recall_and_time(record: Record, timed: pd.DataFrame) -> pd.DataFrame:
     """Return recalls and times of all models, best first: recorded runs, and this run of plain training."""
     s = record.settings
-    own = {"mrate": s["mrate"], "method_loss": s["method_options"]["loss"]}
+    own = {"mrate": s["mrate"], "option.loss": s["method_options"]["loss"]}
     runs = recorded(
         method="plain", dataset="emoji", protocol="images", preset="quick", seed=0, epochs=3, **own
     )
