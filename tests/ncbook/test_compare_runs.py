@@ -155,7 +155,7 @@ def test_a_difference_carries_the_marks_of_the_runs_that_it_compares():
 
 
 def test_a_column_that_no_record_has_is_refused():
-    with pytest.raises(ValueError, match="no record has a column method_loss; there are .*option.loss"):
+    with pytest.raises(ValueError, match=r"no record has a column method_loss; there are .*option\.loss"):
         ncbook.recorded(method="plain", method_loss="gce")
     assert len(ncbook.recorded(method="plain", **{"option.loss": "gce"}))
 
