@@ -5,7 +5,16 @@ two are never mixed: a printed cell gets a second line once a run on the paper's
 runs on bundled data stand in tables of their own.
 """
 
-from ncbook.claims import answers_table, claims_table, counts, counts_said, decide, ledger, report_table
+from ncbook.claims import (
+    answers_table,
+    claims_table,
+    counts,
+    counts_said,
+    decide,
+    ledger,
+    report_said,
+    report_table,
+)
 from ncbook.compare import Difference, mean_text, paired
 from ncbook.effects import effects_figure, effects_table, row_gains_figure
 from ncbook.errata import errata_table, impossible_recalls_figure, printed_sums, two_papers_figure
@@ -13,7 +22,6 @@ from ncbook.evidence import VERDICTS, Line, Verdict
 from ncbook.figures import (
     best_other_differences,
     gains_figure,
-    place_of,
     rates_figure,
     rows_figure,
     sweep_figure,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import pandas as pd
 
@@ -16,6 +16,7 @@ from ncbook import transport_claims
 from ncbook.board import data_name
 from ncbook.compare import Difference, p_text
 from ncbook.comparisons import compared, differences, reported, runs_of, untested
+from ncbook.effects import STUDIES, printed_runs, with_shares
 from ncbook.evidence import (
     CLOSE,
     FAILS,
@@ -35,7 +36,8 @@ from ncbook.layouts import LAYOUTS, PAPERS, layout_of
 from ncbook.marks import explained
 from ncbook.match import measured
 from ncbook.page import Cell, Table, csv_text
-from ncbook.papers import printed, values_of
+from ncbook.papers import MISSING, printed, values_of
+from ncbook.regime import SMALL
 from ncbook.runs import RECORDED, Runs
 
 CHAPTERS = {"L2RM": "l2rm", "OMIT": "omit", "REPAIR": "repair", "UOT-RCL": "uot_rcl"}
@@ -163,7 +165,8 @@ def answers_table(paper: str, runs: Runs) -> Table:
     """Return each claim that a paper's tables give a number, beside what was measured, decided ones first.
 
     Of several comparisons in a place the table shows the one least in line with the claim, and unfolds the
-    others. Claims without a number or a test stand in the lines above the table.
+    others. Claims without a number or a test stand in the lines above the table. A difference under noise has
+    its share of what the noise costs an undefended network, see :func:`ncbook.effects.with_shares`.
 
     Parameters
     ----------
@@ -178,7 +181,7 @@ def answers_table(paper: str, runs: Runs) -> Table:
     table = ledger(runs, _known(paper))
     values = [(layout_of(*key), c) for key in LAYOUTS if key[0] == paper for c in values_of(*key)]
     filled = sum(bool(measured(layout, value, runs)) for layout, value in values)
-    words, ledger_page = Counter(table["verdict"]), page_link("claims")
+    words, ledger_page, shares = Counter(table["verdict"]), page_link("claims"), paper in STUDIES
     shown = table[(table["printed"] != "") & (table["verdict"] != UNTESTED)]
     untestable = table.loc[(table["printed"] != "") & (table["verdict"] == UNTESTED), "id"]
     rows = []
@@ -193,6 +196,7 @@ def answers_table(paper: str, runs: Runs) -> Table:
                 drawings=[interval_plot(line.tested) for line in lines],
                 kind="nc-text nc-lines",
             ),
+            *([Cell(_shares(row["id"], lines, runs))] if shares else []),
             _verdict_cell(row["verdict"]),
         ]
         rows.append(([Cell(row["id"], link=ledger_page and f"{ledger_page}#{row['id']}")], cells))
@@ -207,10 +211,20 @@ def answers_table(paper: str, runs: Runs) -> Table:
             f"Printed values measured on the paper's data: {filled:,} of {len(values):,}.",
             "Measured: mean difference and 95 % interval by seed (n); of several, the one that supports the "
             "claim least.",
+            f"Share: a difference over what noise costs {STUDIES[paper].undefended}, at rate "
+            f"{min(STUDIES[paper].shown):g} and above; {MISSING} where that was not printed or not recorded."
+            if shares
+            else "",
             _explained(line for row in shown["lines"] for line in deciding(row)),
         ],
         names=("no.",),
-        columns=[("claim",), ("printed effect",), ("measured here",), ("verdict",)],
+        columns=[
+            ("claim",),
+            ("printed effect",),
+            ("measured here",),
+            *([("share of the loss",)] if shares else []),
+            ("verdict",),
+        ],
         rows=rows,
         file=_file(table),
     )
@@ -224,6 +238,29 @@ def _measured(line: Line) -> str:
     name = f"{d.name.strip(', ')}; " if d.name else ""
     how = " ".join([d.interval_text, f"(n = {d.n})", *d.marks])
     return f"{d.mean:+.{d.digits}f} {how}: {name}{place}{count}"
+
+
+def _shares(name: str, lines: Sequence[Line], runs: Runs) -> str:
+    """Return the shares of the loss that a claim's differences are: as printed, and of the measured ones.
+
+    Several printed ones are a range; measured is the comparison that each line of evidence shows.
+    """
+    claim = compared().get(name)
+    of_shares = claim and claim.of_shares
+    if claim is None or of_shares is None:
+        return MISSING
+    study = STUDIES[claim.paper]
+    table = with_shares(printed_runs(claim.paper), study, min(study.shown))
+    own = [d.mean for one in of_shares.compare for d in differences(claim.paper, one, table) if d.n]
+    there = {(line.place, d.name): d for line in of_shares.verdict(runs).lines for d, _ in line.tested}
+    ours = [there.get((line.place, line.weakest.name)) for line in lines]
+    found = [f"printed {' to '.join(dict.fromkeys(map(_share, (min(own), max(own)))))}"] if own else []
+    texts = [" ".join([_share(d.mean), *d.marks]) if d else MISSING for d in ours]
+    return "\n".join([*found, *([f"here {'; '.join(texts)}"] if any(ours) else [])]) or MISSING
+
+
+def _share(share: float) -> str:
+    return f"{round(share, 2) + 0.0:.2f}"  # no minus before a zero
 
 
 def _verdict_cell(word: str) -> Cell:
@@ -255,14 +292,15 @@ def report_table(paper: str, runs: Runs) -> Table:
     Returns
     -------
     Table
-        Paired differences under every recorded condition, with 95 % intervals.
+        Paired differences under every recorded condition, with 95 % intervals, of the preset ``quick`` where
+        no longer runs of both sides exist.
 
     Raises
     ------
     ValueError
         For another paper.
     """
-    found = [d for one in reported(_known(paper)) for d in differences(paper, one, runs_of(paper, runs))]
+    found = _reported(paper, runs)
     rows = [(d.name.removesuffix(","), _found(d), str(d.n) if d.n else "") for d in found]
     return Table(
         slug=f"differences-{paper.lower()}",
@@ -270,7 +308,8 @@ def report_table(paper: str, runs: Runs) -> Table:
         kind="measured",
         lines=[
             "Computed from the records. Differences: same seed, same noise; mean and 95 % interval of the "
-            "paired t-test; in rSum (at most 600), for UOT-RCL in mean average precision (at most 1).",
+            "paired t-test; in rSum (at most 600), for UOT-RCL in mean average precision (at most 1). "
+            f"Runs of the preset {SMALL} are left out where longer runs of both sides exist.",
             explained(mark for d in found for mark in d.marks),
         ],
         names=("difference",),
@@ -285,6 +324,41 @@ def _known(paper: str) -> str:
     if paper not in PAPERS:
         raise ValueError(f"paper must be one of {', '.join(PAPERS)}, got {paper!r}")
     return paper
+
+
+def report_said(paper: str, runs: Runs) -> str:
+    """Return the differences of :func:`report_table` in sentences: where they lie above zero, below, or open.
+
+    Settings with one seed are left out.
+    """
+    found: dict[str, dict[str, list[str]]] = {}
+    for d in _reported(paper, runs):
+        what, _, place = d.name.partition(", ")
+        if d.n > 1:
+            words = ", ".join(data_name(word) for word in place.strip(", ").split(", "))
+            found.setdefault(what, {}).setdefault(d.sign, []).append(words)
+    lines = []
+    for what, at in found.items():
+        n = sum(map(len, at.values()))
+        parts = [
+            f"{word} in {len(at[sign])}"
+            + (f" ({'; '.join(at[sign])})" if len(at[sign]) <= min(3, n - 1) else "")
+            for sign, word in (("above", "above zero"), ("below", "below zero"), ("open", "open"))
+            if sign in at
+        ]
+        settings = "setting" if n == 1 else "settings"
+        lines.append(f"- **{what}**, {n} {settings} with two seeds or more: {', '.join(parts)}.")
+    return "\n".join(lines)
+
+
+def _reported(paper: str, runs: Runs) -> list[Difference]:
+    """Return the differences of a paper's report, of runs of ``quick`` only where no longer ones exist."""
+    every = runs_of(_known(paper), runs)
+    longer, found = every[every["preset"] != SMALL], list[Difference]()
+    for one in reported(paper):
+        own = differences(paper, one, longer)
+        found += own if any(d.n for d in own) else differences(paper, one, every)
+    return found
 
 
 def _found(d: Difference) -> str:

@@ -15,6 +15,7 @@ import pandas as pd
 import yaml
 
 from ncbook.compare import Difference, growth
+from ncbook.effects import STUDIES, with_shares
 from ncbook.evidence import (
     CATEGORY_CONDITIONS,
     CONDITIONS,
@@ -98,6 +99,19 @@ class Claim:
     missing: str = ""  # runs that would have to be recorded
     probe: str = ""  # part of a probe (book/probes) whose measurements count in the place of records
 
+    @property
+    def of_shares(self) -> Claim | None:
+        """The claim with shares of the loss in place of rSum or mAP; None without such a comparison."""
+        rate = "noise_rate" if self.paper == "UOT-RCL" else "mrate"
+        pairs = [
+            replace(one, metric="won_back", digits=2)
+            for one in self.compare
+            if one.metric in ("", "rsum", "folded.rsum", "map_avg")
+            and rate in (one.conditions or _conditions(self.paper))
+            and not (one.column or one.growth or one.average or one.share != 1)
+        ]
+        return replace(self, compare=pairs, printed=()) if pairs and self.paper in STUDIES else None
+
     def verdict(self, runs: Runs) -> Verdict:
         """Return the verdict on the claim from recorded runs."""
         data = self.data or _papers()[self.paper]["data"]
@@ -175,9 +189,12 @@ def runs_of(paper: str, runs: Runs) -> pd.DataFrame:
     the validation rSum in the epoch in which the loss on noisy pairs begins; ``fold_gap`` is the rSum on all
     test images minus the mean of that on folds of 1,000; ``folded.<metric>`` is the mean on these folds where
     the test set has them, else the metric on all of it; ``row`` is "method on model"; ``text_share`` is the
-    share of captions in REPAIR's two banks, for SGR in preset paper.
+    share of captions in REPAIR's two banks, for SGR in preset paper; ``won_back`` is the share of the loss
+    won back, at rates from the first of the figure of effects on.
     """
     table = runs.category if paper == "UOT-RCL" else runs.retrieval
+    if paper in STUDIES and len(table):
+        table = with_shares(table, STUDIES[paper], min(STUDIES[paper].shown))
     if "last.map_avg" in table:
         table = table.assign(lost=table["map_avg"] - table["last.map_avg"])
     if {"called_matched", "train_pairs", "noise.true_rate"} <= set(table):

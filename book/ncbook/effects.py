@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pandas as pd
 from matplotlib.figure import Figure
 
-from ncbook.board import DATA_NAMES
+from ncbook.board import data_name
 from ncbook.compare import Difference, by_seed
-from ncbook.figures import interval
-from ncbook.layouts import layout_of
-from ncbook.match import printed_sums, run_of
+from ncbook.figures import interval, remark
+from ncbook.layouts import LAYOUTS, layout_of
+from ncbook.marks import explained, marks_of
+from ncbook.match import DATASETS, printed_sums, run_of
 from ncbook.page import Cell, Table, csv_text
 from ncbook.papers import rows_of
+from ncbook.regime import ONLY_SHORT, SMALL
 from ncbook.runs import Runs, select
 from nclib import plots
 
@@ -76,7 +79,7 @@ STUDIES = {
         shown=(0.6, 0.8),
     ),
 }
-SMALL = "quick"  # the preset in which runs are too short to show an effect
+PRINTED = {name: dataset for dataset, name in DATASETS.items()}  # data set -> printed name
 FILL: dict[str, dict[str, Any]] = {"printed": {"mfc": "none", "mew": 1.6, "ms": 7}, "measured": {}}
 MISSING = {"printed": "–", "measured": "not run"}
 PROTOCOLS: dict[str, list[str]] = {"images": [], "captions": ["captions"], "symmetric": []}  # and their words
@@ -95,6 +98,41 @@ def won_back(method: pd.Series, undefended: pd.Series, unharmed: pd.Series) -> p
     return (method - undefended) / (unharmed - undefended)
 
 
+def with_shares(table: pd.DataFrame, study: Study, least: float = 0) -> pd.DataFrame:
+    """Return runs with the column ``won_back``: the share of the loss that each wins back.
+
+    The three runs of a share have the same data, preset, model and seed, and so the same noise and first
+    weights; it is missing where one of them is, and at noise rates below ``least``.
+    """
+    rate, place = RATE[study.metric], [k for k in ("dataset", "preset", "model", "seed") if k in table]
+    undefended = select(table, method=study.undefended, variant="")
+    noisy = undefended[undefended[rate] > study.from_rate]
+    high = select(undefended, **{rate: study.from_rate}).groupby(place)[study.metric].mean().rename("high")
+    low = noisy.groupby([*place, "protocol", rate])[study.metric].mean().rename("low")
+    both = table[[*place, "protocol", rate]].join(low, on=[*place, "protocol", rate]).join(high, on=place)
+    share = won_back(table[study.metric], both["low"], both["high"])
+    return table.assign(won_back=share.where(table[rate] >= least))
+
+
+@functools.cache
+def printed_runs(paper: str) -> pd.DataFrame:
+    """Return the values that a paper prints under noise, with their shares, as runs on its data with seed 0.
+
+    Of a row that several tables print, that of the study counts, with rSum, or the mean of both mAPs.
+    """
+    study, tables = STUDIES[paper], [table for name, table in LAYOUTS if name == paper]
+    keys = [(paper, study.table), *([study.clean] if study.clean else []), *((paper, t) for t in tables)]
+    found = [
+        printed_sums(*key).assign(protocol=LAYOUTS[key].noise or "symmetric")
+        for key in dict.fromkeys(keys)
+        if len(printed_sums(*key))
+    ]
+    table = pd.concat(found).rename(columns={"rate": RATE[study.metric], "value": study.metric})
+    table = table.drop_duplicates(["dataset", "method", "variant", "model", RATE[study.metric]])
+    table = table.assign(dataset=table["dataset"].map(DATASETS), preset="paper", seed=0, networks=1)
+    return with_shares(table.reset_index(drop=True), study)
+
+
 def printed_effects(paper: str) -> pd.DataFrame:
     """Return the shares that a paper's table prints.
 
@@ -103,31 +141,17 @@ def printed_effects(paper: str) -> pd.DataFrame:
     DataFrame
         Columns ``method``, ``dataset``, ``rate`` and ``share``.
     """
-    study = STUDIES[paper]
-    values = _printed(paper, study.table, study)
-    if study.clean:
-        values |= {k: v for k, v in _printed(*study.clean, study).items() if k[2] == 0}
-    rows = []
-    for (dataset, method, rate), value in values.items():
-        low = values.get((dataset, study.undefended, rate))
-        high = values.get((dataset, study.undefended, study.from_rate))
-        if method in study.methods and rate > study.from_rate and low is not None and high is not None:
-            share = won_back(*(pd.Series([v]) for v in (value, low, high)))[0]
-            rows.append((method, dataset, rate, float(share)))
-    return pd.DataFrame(rows, columns=["method", "dataset", "rate", "share"])
-
-
-def _printed(paper: str, table: str, study: Study) -> dict[tuple[str, str, float], float]:
-    """Return the printed values of a table by data set, method and rate: rSum, or the mean of both mAPs."""
-    found = select(printed_sums(paper, table), model=study.model, variant="")
-    return found.set_index(["dataset", "method", "rate"])["value"].to_dict()
+    study, own = STUDIES[paper], printed_runs(paper)
+    own = own[own["dataset"].map(PRINTED).isin(printed_sums(paper, study.table)["dataset"])]
+    found = select(own, variant="", model=study.model, method=list(study.methods))
+    found = found.rename(columns={RATE[study.metric]: "rate", "won_back": "share"}).dropna(subset="share")
+    return found.assign(dataset=found["dataset"].map(PRINTED))[["method", "dataset", "rate", "share"]]
 
 
 def measured_effects(paper: str, runs: Runs) -> pd.DataFrame:
     """Return the shares that recorded runs show, of every data set, preset and model with all three rows.
 
-    Runs of the preset ``quick`` are left out. The three rows of a share have the same seed, and so the same
-    noise and first weights.
+    Runs of the preset ``quick`` are left out.
 
     Returns
     -------
@@ -140,26 +164,15 @@ def measured_effects(paper: str, runs: Runs) -> pd.DataFrame:
     rows, columns = list[Any](), ["method", "place", "rate", "share"]
     if table.empty:
         return pd.DataFrame(rows, columns=columns)
-    rate = RATE[study.metric]
-    table = select(table, variant="")
-    table = table[(table["preset"] != SMALL) & table["protocol"].isin(PROTOCOLS)]
-    places = [k for k in ("dataset", "preset", "model") if k in table]
-
-    def of(part: pd.DataFrame, method: str, level: float) -> pd.Series:
-        found = select(part, method=method, **{rate: level})
-        return found.groupby("seed")[study.metric].mean()
-
-    for place, whole in table.groupby(places, sort=False):
-        dataset, *more = place
-        high = of(whole, study.undefended, study.from_rate)  # without noise every protocol is the same
-        noisy = whole[whole[rate] > study.from_rate]
-        for (protocol, level), part in noisy.groupby(["protocol", rate], sort=False):
-            low = of(part, study.undefended, level)
-            words = ", ".join([DATA_NAMES.get(dataset, dataset), *more, *PROTOCOLS[protocol]])
-            for method in study.methods:
-                share = by_seed(won_back(of(part, method, level), low, high), digits=2)
-                if share.n:
-                    rows.append((method, words, level, share))
+    table = with_shares(select(table, variant=""), study)
+    table = table[(table["preset"] != SMALL) & table["protocol"].isin(PROTOCOLS)].dropna(subset="won_back")
+    place = [k for k in ("dataset", "preset", "model") if k in table]
+    table = select(table, method=list(study.methods))
+    for key, part in table.groupby([*place, "protocol", RATE[study.metric], "method"], sort=False):
+        dataset, *more, protocol, rate, method = key
+        words = ", ".join([data_name(dataset), *more, *PROTOCOLS[protocol]])
+        share = by_seed(part.groupby("seed")["won_back"].mean(), digits=2)
+        rows.append((method, words, rate, replace(share, marks=marks_of(part))))
     return pd.DataFrame(rows, columns=columns)
 
 
@@ -179,6 +192,8 @@ def effects_figure(paper: str, runs: Runs) -> Figure:
             y = study.methods.index(row.method) + shift[row.place]
             colour, mark = looks[row.place]
             interval(axis, row.share, y, colour, mark, **FILL[row.kind])
+            place = {"xytext": (4, 1), "textcoords": "offset points", "fontsize": 8}
+            axis.annotate("".join(row.share.marks), (row.share.mean, y), **place)
         for at in (0, 1):
             axis.axvline(at, color="#444444", lw=1, ls=("-", ":")[at])
         axis.set(
@@ -192,6 +207,7 @@ def effects_figure(paper: str, runs: Runs) -> Figure:
     for place, (colour, mark) in looks.items():
         kind = places[place]
         axes[0].plot([], [], mark, color=colour, label=f"{kind}: {place}", **FILL[kind])
+    remark(figure, _explained(select(both, rate=list(study.shown))))
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=2, fontsize=9)
     return figure
@@ -227,6 +243,7 @@ def effects_table(paper: str, runs: Runs) -> Table:
         lines=[
             f"(method − {study.undefended}) / ({study.undefended} on {unharmed} − {study.undefended})",
             "Measured: mean over seeds, 95 % interval (seeds).",
+            _explained(both),
         ],
         names=("method", "rate"),
         columns=shown,
@@ -236,11 +253,16 @@ def effects_table(paper: str, runs: Runs) -> Table:
     )
 
 
+def _explained(both: pd.DataFrame) -> str:
+    return explained(mark for share in both["share"] for mark in share.marks)
+
+
 def _share_text(kind: str, share: Difference) -> str:
     (low, high), number = share.interval, f"{round(share.mean, 2) + 0.0:.2f}"  # no minus before a zero
     if kind == "printed":
         return number
-    return f"{number}\n[{low:.2f}, {high:.2f}] ({share.n})" if share.n > 1 else f"{number}\n(1)"
+    ends = f"[{low:.2f}, {high:.2f}] " if share.n > 1 else ""
+    return " ".join([f"{number}\n{ends}({share.n})", *share.marks])
 
 
 def _cell(text: str) -> Cell:
@@ -250,6 +272,8 @@ def _cell(text: str) -> Cell:
 
 def row_gains(paper: str, table: str, base: str, runs: Runs) -> pd.DataFrame:
     """Return the points of rSum that rows of a table without noise gain over one of them.
+
+    Runs of the preset ``quick`` are left out where longer ones were recorded.
 
     Parameters
     ----------
@@ -274,7 +298,7 @@ def row_gains(paper: str, table: str, base: str, runs: Runs) -> pd.DataFrame:
         sums.setdefault(place, {})[row["method"]] = pd.Series([float(row["value"])])
     matched = select(runs.retrieval, mrate=0.0)
     for (dataset, preset), part in matched.groupby(["dataset", "preset"]) if len(matched) else ():
-        sums["measured", DATA_NAMES.get(dataset, dataset), preset] = {
+        sums["measured", data_name(dataset), preset] = {
             name: select(part, method=run.method, model=run.model, variant=run.variant)
             .groupby("seed")["rsum"]
             .mean()
@@ -286,6 +310,8 @@ def row_gains(paper: str, table: str, base: str, runs: Runs) -> pd.DataFrame:
         for name in of
         if name != base and (gain := by_seed(of[name] - of[base])).n
     ]
+    longer = {kind for _, place, kind, _ in rows if not place.endswith(SMALL)}
+    rows = [row for row in rows if row[2] not in longer or not row[1].endswith(SMALL)]
     return pd.DataFrame(rows, columns=["method", "place", "kind", "gain"])
 
 
@@ -305,5 +331,7 @@ def row_gains_figure(paper: str, table: str, base: str, runs: Runs) -> Figure:
     axis.set(yticks=range(len(names)), yticklabels=names, xlabel=f"points of rSum above {base}")
     axis.invert_yaxis()
     axis.grid(axis="y", visible=False)
+    if any(place.endswith(SMALL) for place in places):
+        remark(figure, ONLY_SHORT)
     figure.legend(*axis.get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=9)
     return figure

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+import textwrap
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -13,18 +14,17 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ncbook.board import DATA_NAMES
+from ncbook.board import DATA_NAMES, noise_name
 from ncbook.compare import Difference, spread
 from ncbook.evidence import VERDICTS, best_other
 from ncbook.layouts import Layout, layout_of
 from ncbook.marks import explained
-from ncbook.match import models_named, printed_sums, run_of
+from ncbook.match import printed_sums, run_of, sum_of
 from ncbook.papers import rows_of
-from ncbook.runs import RECALLS, Runs, select, usual_value
-from ncbook.tables import BUNDLED
+from ncbook.regime import ONLY_SHORT, SMALL, Place, place_of, place_text, strongest
+from ncbook.runs import Runs, select, usual_value
 from nclib import plots
 
-PAPERS_DATA = {"retrieval": ("f30k", "coco"), "category_map": ("wikipedia", "xmedianet", "nuswide")}
 STYLES = tuple(zip(plots.CYCLE, plots.MARKS, strict=True))
 
 
@@ -32,27 +32,6 @@ def _draw(axis: Axes, groups: Any, **style: Any) -> None:
     """Draw mean and standard deviation over the values of a grouping."""
     cells = groups.agg(["mean", "std"]).fillna(0)
     axis.errorbar(cells.index, cells["mean"], cells["std"], ms=5, lw=1.6, capsize=2, **style)
-
-
-def place_of(runs: Runs, file: str = "retrieval", *, preset: str = "", model: str = "") -> dict[str, str]:
-    """Return the data, preset and model that figures draw: those of the papers once they are recorded.
-
-    Parameters
-    ----------
-    runs : Runs
-        From :func:`load_runs`.
-    file : {"retrieval", "category_map"}
-        Image-text retrieval, or category retrieval, which has no ``model``.
-    preset : str
-        ``paper`` or ``quick``; empty for ``paper`` where the papers' data were recorded, else ``quick``.
-    model : str
-        Similarity model; empty for ``sgr`` on the papers' data and ``vse`` on the bundled ones.
-    """
-    table = runs.category if file == "category_map" else runs.retrieval
-    there = set(select(table, preset="paper")["dataset"]) if preset != "quick" and len(table) else set()
-    own = next((name for name in PAPERS_DATA[file] if name in there), "")
-    found = {"dataset": own or BUNDLED[file], "preset": "paper" if own else preset or "quick"}
-    return found if file == "category_map" else found | {"model": model or ("sgr" if own else "vse")}
 
 
 def rates_figure(
@@ -66,7 +45,7 @@ def rates_figure(
     printed_model: str = "sgr",
     methods: Sequence[str] = (),
 ) -> Figure:
-    """Draw a metric over the noise rate: printed left, measured right, where :func:`place_of` says.
+    """Draw a metric over the noise rate: printed left, measured right, in the strongest regime on record.
 
     Parameters
     ----------
@@ -77,7 +56,7 @@ def rates_figure(
     dataset : str
         Data set of the table, as printed.
     model, preset : str
-        Of the measured runs.
+        Of the measured runs; chosen by :func:`ncbook.regime.place_of` where empty.
     printed_model : str
         Similarity model of the printed rows, for image-text retrieval.
     methods : sequence of str
@@ -87,12 +66,11 @@ def rates_figure(
     printed = _printed_lines(layout, dataset, printed_model)
     drawn = methods or list(printed)
     figure, ((left, right),) = plots.panels(1, 2, height=4.4)
-    where = place_of(runs, layout.file, preset=preset, model=model)
-    where |= {"protocol": "symmetric"} if layout.of_labels else {}
-    part = select(runs.category if layout.of_labels else runs.retrieval, **where)
-    if not layout.of_labels and layout.noise and len(part):
-        part = part[(part["protocol"] == layout.noise) | (part["mrate"] == 0)]
+    place = place_of(layout, runs, preset=preset, model=model, methods=drawn, figure=True)
+    part = select(runs.category if layout.of_labels else runs.retrieval, **place.where)
     rate, metric = ("noise_rate", "map_avg") if layout.of_labels else ("mrate", "rsum")
+    if place.protocol and len(part):
+        part = part[(part["protocol"] == place.protocol) | (part[rate] == 0)]
     fixed = {name: plots.method_style(name) for name in drawn if ", " not in name}  # no variants
     taken = {style["color"] for style in fixed.values()}
     free = ({"color": c, "marker": m} for c, m in STYLES if c not in taken)
@@ -105,13 +83,13 @@ def rates_figure(
         left.plot(list(values), list(values.values()), ms=5, lw=1.6, **style)
         if len(own):
             _draw(right, own.groupby(rate)[metric], **style)
-    seeds = int(part["seed"].nunique()) if len(part) else 0
     what = "mean average precision" if layout.of_labels else "rSum (max 600)"
     left.set(xlabel="noise rate", ylabel=what, title=f"Printed, {dataset}", ylim=(0, None))
-    place = ", ".join(where[k] for k in ("dataset", "preset", "model") if k in where)
-    right.set(xlabel="noise rate", title=f"Measured, {place}, {seeds} seeds", ylim=(0, None))
+    title = _measured_title(place, [len(cell) for _, cell in part.groupby(["method", "variant", rate])])
+    right.set(xlabel="noise rate", title=title, ylim=(0, None))
     if not right.lines:
         _no_runs(right)
+    remark(figure, place.remark)
     for axis in (left, right):
         at = sorted({float(x) for line in axis.lines for x in np.asarray(line.get_xdata(), float)})
         axis.set_xticks(at if len(at) < 9 else [])
@@ -139,8 +117,26 @@ def _no_runs(axis: Axes) -> None:
     axis.text(0.5, 0.5, "no recorded runs", transform=axis.transAxes, ha="center", color=plots.NEUTRAL)
 
 
+def _measured_title(place: Place, seeds: Collection[int]) -> str:
+    """Return the title of a panel of measured values, with the number of seeds behind each."""
+    noise = [noise_name(place.protocol)] if place.protocol else []
+    more = ", ".join([*noise, *([_seeds_text(seeds)] if seeds else [])])
+    return f"Measured, {place_text(place.where)},\n{more}"
+
+
+def _seeds_text(counts: Collection[int]) -> str:
+    least, most = min(counts), max(counts)
+    return f"{most} seed{'s' if most > 1 else ''}" if least == most else f"{least} to {most} seeds"
+
+
+def remark(figure: Figure, text: str) -> None:
+    """Write above a figure what differs from the printed noise, or that only short runs exist."""
+    if text:
+        figure.suptitle(textwrap.fill(text, 110), fontsize=9)
+
+
 def rows_figure(paper: str, table: str, runs: Runs, *, preset: str = "") -> Figure:
-    """Draw rSum of a table's rows: printed on the left, measured on the right, as :func:`place_of` says.
+    """Draw rSum of a table's rows: printed left, measured right, in the strongest regime on record.
 
     Rows stand in the table's order. Left: one mark per block of the table. Right: mean and standard deviation
     over seeds, one mark per rate. Where the paper prints no rSum, the six recalls are added.
@@ -153,7 +149,7 @@ def rows_figure(paper: str, table: str, runs: Runs, *, preset: str = "") -> Figu
     for block, (colour, mark) in zip(blocks, STYLES, strict=False):
         sums = _sums([row for row in rows_of(paper, table) if row["backbone"] == block])
         left.plot(list(sums.values()), [place[n] for n in sums], mark, color=colour, ms=6, label=block)
-    measured = place_of(runs, preset=preset)
+    measured = place_of(layout, runs, preset=preset, figure=True)
     drawn = _measured_rows(layout, runs, measured)
     rates = sorted({rate for rate, _ in drawn})
     for i, (rate, (colour, mark)) in enumerate(zip(rates, STYLES, strict=False)):
@@ -163,13 +159,14 @@ def rows_figure(paper: str, table: str, runs: Runs, *, preset: str = "") -> Figu
         y = [place[name] - 0.12 * (i - (len(rates) - 1) / 2) for name in here]
         right.errorbar(mean, y, xerr=std, fmt=mark, color=colour, ms=5, capsize=2, label=f"rate {rate:g}")
     left.set(yticks=list(place.values()), yticklabels=names, xlabel="rSum", title="Printed, Flickr30K")
-    title = f"Measured, {measured['dataset']}, {measured['preset']}"
+    title = _measured_title(measured, [len(values) for values in drawn.values()])
     right.set(yticks=list(place.values()), yticklabels=[], xlabel="rSum", title=title)
     for axis in (left, right):
         axis.set_ylim(min(place.values()) - 0.6, 0.6)
         axis.grid(axis="y", visible=False)
     left.legend(fontsize=8) if len(blocks) > 1 else None
     right.legend(fontsize=8) if rates else _no_runs(right)
+    remark(figure, measured.remark)
     return figure
 
 
@@ -178,30 +175,35 @@ def _sums(rows: Sequence[Mapping[str, str]]) -> dict[str, float]:
     found: dict[str, dict[str, float]] = {}
     for row in rows:
         found.setdefault(row["method"], {})[row["metric"]] = float(row["value"])
-    return {
-        name: v["rsum"] if "rsum" in v else sum(v[k] for k in RECALLS if k in v) for name, v in found.items()
-    }
+    return {name: sum_of(values) for name, values in found.items()}
 
 
-def _measured_rows(
-    layout: Layout, runs: Runs, place: Mapping[str, str]
-) -> dict[tuple[float, str], tuple[float, ...]]:
+def _measured_rows(layout: Layout, runs: Runs, place: Place) -> dict[tuple[float, str], tuple[float, ...]]:
     """Return the measured rSum by rate and row."""
     found = {}
-    part = select(runs.retrieval, **{k: place[k] for k in ("dataset", "preset")})
+    part = select(runs.retrieval, **place.where)
     for row in rows_of(layout.paper, layout.table):
         run = run_of(layout, row)
         if run is None:
             continue
-        where = {"model": run.model} if models_named(layout) else {}
-        where |= {"protocol": layout.noise} if layout.noise else {}
-        own = select(part, method=run.method, variant=run.variant, **where)
-        for (rate, _), group in own.groupby(["mrate", "model"]):
-            found[float(rate), row["method"]] = tuple(group["rsum"])
+        for rate in place.rates:
+            where = {"mrate": rate} | ({"protocol": place.protocol} if place.protocol and rate else {})
+            own = select(part, method=run.method, variant=run.variant, **where)
+            if len(own):
+                found[rate, row["method"]] = tuple(own["rsum"])
     return found
 
 
-def sweep_figure(runs: Runs, option: str, *, xlabel: str, scale: str = "linear", **where: Any) -> Figure:
+def sweep_figure(
+    runs: Runs,
+    option: str,
+    *,
+    xlabel: str,
+    scale: str = "linear",
+    preset: str = "",
+    model: str = "",
+    **where: Any,
+) -> Figure:
     """Draw the recalls over the values of one option, image to text on the left, text to image on the right.
 
     Parameters
@@ -213,31 +215,37 @@ def sweep_figure(runs: Runs, option: str, *, xlabel: str, scale: str = "linear",
         What the option is.
     scale : {"linear", "log"}
         Of the axis of its values.
+    preset, model : str
+        Of the runs; those in which most values were recorded where empty, see
+        :func:`ncbook.regime.strongest`.
     **where
         Column = value pairs of the runs, such as ``method="l2rm", mrate=0.2``.
 
     Returns
     -------
     Figure
-        Mean and standard deviation over seeds, with a dotted line at the preset's value; with fewer than two
+        Mean and standard deviation over seeds, with a dotted line at the usual value; with fewer than two
         recorded values a line of text.
     """
+    where |= {k: v for k, v in (("preset", preset), ("model", model)) if v}
     table = select(runs.retrieval, **where)
+    variants = {v for v in table.get("variant", ()) if not v or (v.startswith(f"{option}=") and "," not in v)}
+    table = select(table, variant=sorted(variants))
+    place = strongest(table, ["variant"])
+    table = select(table, **place)
     usual = usual_value(table, option)
     values = {
         variant: float(variant.removeprefix(f"{option}=")) if variant else usual
         for variant in set(table.get("variant", ()))
-        if not variant or (variant.startswith(f"{option}=") and "," not in variant)
     }
     figure, (axes,) = plots.panels(1, 2, height=3.4)
-    part = table[table["variant"].isin(values)] if len(table) else table
     ticks = sorted(values.values())
     for axis, way, title in zip(axes, ("i2t", "t2i"), ("image to text", "text to image"), strict=True):
         axis.set(xlabel=xlabel, title=title)
         if len(values) < 2:
             _no_runs(axis)
             continue
-        groups = part.groupby(part["variant"].map(values))
+        groups = table.groupby(table["variant"].map(values))
         for (colour, mark), k in zip(STYLES, (10, 5, 1), strict=False):
             _draw(axis, groups[f"{way}_r{k}"], color=colour, marker=mark, label=f"R@{k}")
         axis.set_xscale(scale)
@@ -246,6 +254,8 @@ def sweep_figure(runs: Runs, option: str, *, xlabel: str, scale: str = "linear",
         axis.axvline(usual, color=plots.NEUTRAL, lw=1, ls=":")
     axes[0].set_ylabel("recall, %")
     if len(values) > 1:
+        said = f"Measured, {place_text(place)}, {_seeds_text(set(table.groupby('variant').size()))}."
+        remark(figure, f"{said} {ONLY_SHORT if place['preset'] == SMALL and not preset else ''}".strip())
         figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=8)
     return figure
 

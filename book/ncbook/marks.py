@@ -17,7 +17,7 @@ MARKS = {
 }
 SELECTED = re.compile(
     r"(folded\.|folds\.|val\.|test_dsl\.|single\.)?"
-    r"(rsum|value|one_network|lost|map|i2t|t2i|relevant_|people|test)"
+    r"(rsum|value|one_network|lost|won_back|map|i2t|t2i|relevant_|people|test)"
 )
 """Names of metrics at the epoch that validation selects, or that compare with it."""
 

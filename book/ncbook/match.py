@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import statistics
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +15,7 @@ import yaml
 
 from ncbook.layouts import Layout, layout_of
 from ncbook.papers import Value, rows_of
-from ncbook.runs import Runs, select
+from ncbook.runs import RECALLS, Runs, select
 from nclib import label_noise, methods, models
 from nclib.common.options import rules
 from nclib.data.registry import datasets
@@ -107,14 +108,21 @@ def printed_sums(paper: str, table: str) -> pd.DataFrame:
     Columns ``dataset``, ``method``, ``variant``, ``model``, ``rate`` and ``value``: rSum, or the mean of both
     mAPs.
     """
-    layout, names = layout_of(paper, table), ["dataset", "method", "variant", "model", "rate", "value"]
-    rows = [
-        (row["dataset"], run.method, run.variant, run.model, float(row["noise_rate"]), float(number))
-        for row in rows_of(paper, table)
-        if row.get("metric", "rsum") == "rsum" and row["noise_rate"] and (run := run_of(layout, row))
-        for number in [row.get("value") or row["map"]]
-    ]
-    return pd.DataFrame(rows, columns=names).groupby(names[:-1], sort=False).mean().reset_index()
+    layout, names = layout_of(paper, table), ["dataset", "method", "variant", "model", "rate"]
+    found: dict[tuple[Any, ...], dict[str, float]] = {}
+    for row in rows_of(paper, table):
+        if row.get("noise_rate") and (run := run_of(layout, row)):
+            key = (row["dataset"], run.method, run.variant, run.model, float(row["noise_rate"]))
+            part = row["direction"] if layout.of_labels else row["metric"]
+            found.setdefault((*key, row["method"]), {})[part] = float(row.get("value") or row["map"])
+    mean = statistics.fmean if layout.of_labels else None
+    rows = [(*key[:-1], mean(v.values()) if mean else sum_of(v)) for key, v in found.items()]
+    return pd.DataFrame(rows, columns=[*names, "value"]).groupby(names, sort=False).mean().reset_index()
+
+
+def sum_of(values: Mapping[str, float]) -> float:
+    """Return the printed rSum of a row, or the sum of the recalls that it prints."""
+    return values["rsum"] if "rsum" in values else sum(values[k] for k in RECALLS if k in values)
 
 
 def printed_run(layout: Layout, row: Mapping[str, str]) -> RunSpec | str:

@@ -7,20 +7,19 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import pandas as pd
 
 from ncbook.compare import mean_text, paired, spread
 from ncbook.layouts import LAYOUTS, PAPERS, Layout, layout_of
 from ncbook.marks import MARKS, marks_of
-from ncbook.match import RunSpec, measured, models_named, numbers, printed_run, run_of
+from ncbook.match import RunSpec, measured, models_named, numbers, printed_run
 from ncbook.notebook import NO_RECORD
 from ncbook.page import Cell, Table, csv_text
-from ncbook.papers import MISSING, Value, anomaly_text, paper_table, rows_of, said_against, values_of
+from ncbook.papers import MISSING, Value, anomaly_text, paper_table, said_against, values_of
+from ncbook.regime import Groups, Place, groups_of, place_of
 from ncbook.runs import RECALLS, RECORDED, Runs, checksums, protocol_line, select
 
-BUNDLED = {"retrieval": "emoji", "category_map": "emoji_category"}
 SPREADS = 2  # a mean within this number of standard deviations of the printed value counts as equal
 ORIGIN = ("noise checksums", "records")
 
@@ -181,7 +180,8 @@ def bundled_table(paper: str, table: str, runs: Runs, *, preset: str = "") -> Ta
     paper, table, runs
         As in :func:`printed_table`.
     preset : str
-        Preset of the runs; empty for the strongest regime in which most of the rows were recorded.
+        Preset of the runs; empty for the strongest in which most of the rows were recorded, see
+        :func:`ncbook.regime.place_of`.
 
     Returns
     -------
@@ -189,35 +189,35 @@ def bundled_table(paper: str, table: str, runs: Runs, *, preset: str = "") -> Ta
         None for tables without a counterpart on other data: web data with natural noise, CLIP, times.
     """
     layout = layout_of(paper, table)
-    groups = _groups(layout)
-    where = _strongest(layout, groups, runs, preset)
-    rates = _rates(layout, groups, runs, where)
+    groups, place = groups_of(layout), place_of(layout, runs, preset=preset)
+    where, rates = place.where, place.rates
     if not groups or not rates:
         return None
     reference = layout.reference
     if layout.of_labels:
-        rows = list(_category_rows(layout, groups, rates, select(runs.category, **where)))
+        rows = list(_category_rows(layout, groups, place, select(runs.category, **where)))
         marks = [f"{r:g}" for r in rates]
         columns = [
             (d, m) for d in ("image → text", "text → image", f"mean of both − {reference}") for m in marks
         ]
         names = [f"{d} {m}" for d in ("i2t", "t2i") for m in marks]
         heads, gains = ["run", "printed rows"], [f"mean - {reference} {m}" for m in marks]
-        place = "right"
+        side = "right"
     else:
-        rows = list(_retrieval_rows(layout, groups, rates, select(runs.retrieval, **where)))
+        rows = list(_retrieval_rows(layout, groups, place, select(runs.retrieval, **where)))
         columns = [("both", "rSum"), ("both", f"rSum − {reference}")]
         columns += [(way, k) for way in ("image → text", "text → image") for k in ("R@1", "R@5", "R@10")]
         names, heads, gains = list(RECALLS), ["rate", "run", "printed rows"], [f"rsum - {reference}"]
-        place = "second column"
+        side = "second column"
     shown = [row for row in rows if len(row.runs)]
-    texts = f"{place}: mean difference to {reference} over runs with the same seed, "
+    texts = f"{side}: mean difference to {reference} over runs with the same seed, "
     head = [*heads, *(f"{n} {w}" for n in names for w in ("mean", "std")), "n", *gains, *ORIGIN]
     return Table(
         slug=f"{layout.slug}-measured",
         title=f"{layout.name}: the nearest measured",
         kind="measured",
         lines=[
+            place.remark,
             _upper(protocol_line(_together([row.runs for row in rows]))),
             f"Mean ± standard deviation (seeds); {texts}95 % interval of the paired t-test. Not comparable "
             "with printed numbers.",
@@ -245,56 +245,6 @@ def _not_run(rows: Sequence[_Row], where: dict[str, str]) -> str:
     return f"{NO_RECORD.capitalize()}: {names}. Each is one command: nclib run {given} RATE"
 
 
-def _strongest(layout: Layout, groups: Any, runs: Runs, preset: str) -> dict[str, str]:
-    """Return data and preset of the runs that are shown for a table.
-
-    Runs of the preset ``quick`` are the weakest: they are taken where no other place has more than half of
-    their rows at the printed rates. Among the others, the place with most of these rows is taken.
-    """
-    table = runs.category if layout.of_labels else runs.retrieval
-    usual = {"dataset": BUNDLED.get(layout.file, ""), "preset": preset or "quick"}
-    if preset or models_named(layout) or table.empty:
-        return usual
-    rate, noise = ("noise_rate", "symmetric") if layout.of_labels else ("mrate", layout.noise)
-    wanted = {(run.method, run.variant) for run, _ in groups.values()}
-    rates = {float(row["noise_rate"]) for row in rows_of(layout.paper, layout.table) if row.get("noise_rate")}
-    filled = dict[tuple[str, str], int]()
-    for place, part in table[table["preset"] != "paper"].groupby(["dataset", "preset"]):
-        part = part[part[rate].isin(rates) & ((part["protocol"] == noise) | (part[rate] == 0) | (not noise))]
-        there = set(zip(part["method"], part["variant"], part[rate], strict=True))
-        filled[place] = sum(one[:2] in wanted for one in there)
-    longer = {place: n for place, n in filled.items() if place[1] != "quick"}
-    best = max(longer, key=longer.__getitem__, default=None)
-    if best is None or 2 * longer[best] <= max(filled.values()):
-        return usual
-    return dict(zip(usual, best, strict=True))
-
-
-def _groups(layout: Layout) -> dict[tuple[str, str, str], tuple[RunSpec, list[str]]]:
-    """Return the runs behind the rows of a table with the names of those rows; models apart for OMIT."""
-    groups: dict[tuple[str, str, str], tuple[RunSpec, list[str]]] = {}
-    for row in rows_of(layout.paper, layout.table):
-        run = run_of(layout, row)
-        if run is None:
-            continue
-        name = row["setting"] if layout.rows == ("warm-up",) else row["method"]
-        key = (run.method, run.model if models_named(layout) else "", run.variant)
-        names = groups.setdefault(key, (run, []))[1]
-        if name not in names:
-            names.append(name)
-    return groups
-
-
-def _rates(layout: Layout, groups: Any, runs: Runs, where: dict[str, str]) -> list[float]:
-    """Return the rates of the table; without added noise those at which its rows were recorded."""
-    if not models_named(layout):
-        rows = rows_of(layout.paper, layout.table)
-        return sorted({float(row["noise_rate"]) for row in rows if row.get("noise_rate")})
-    models = {model for _, model, _ in groups} - {"saf", "vse"}  # recorded at every rate for other tables
-    table = select(runs.retrieval, **where, method="plain", model=sorted(models))
-    return sorted({0.0, *(float(r) for r in table["mrate"])})
-
-
 def _reference(layout: Layout, method: str, model: str) -> RunSpec:
     """Return the run that the differences of a row are taken against."""
     if layout.reference == "deep_sm":
@@ -304,10 +254,10 @@ def _reference(layout: Layout, method: str, model: str) -> RunSpec:
     return RunSpec("plain", "omit")
 
 
-def _retrieval_rows(layout: Layout, groups: Any, rates: list[float], table: pd.DataFrame) -> Iterator[_Row]:
+def _retrieval_rows(layout: Layout, groups: Groups, place: Place, table: pd.DataFrame) -> Iterator[_Row]:
     """Yield one row per rate, run and model."""
-    for rate in rates:
-        noise = {"protocol": layout.noise} if rate > 0 and layout.noise else {}
+    for rate in place.rates:
+        noise = {"protocol": place.protocol} if rate > 0 and place.protocol else {}
         level = select(table, mrate=rate, **noise)
         for run, names in groups.values():
             same = select(level, method=run.method, variant=run.variant)
@@ -323,9 +273,9 @@ def _retrieval_rows(layout: Layout, groups: Any, rates: list[float], table: pd.D
                 yield _Row(heads, first, [numbers(part, metric) for metric in RECALLS], [gain], part)
 
 
-def _category_rows(layout: Layout, groups: Any, rates: list[float], table: pd.DataFrame) -> Iterator[_Row]:
+def _category_rows(layout: Layout, groups: Groups, place: Place, table: pd.DataFrame) -> Iterator[_Row]:
     """Yield one row per run, with all rates beside each other."""
-    table = select(table, protocol="symmetric")
+    rates, table = place.rates, select(table, protocol=place.protocol)
     for run, names in groups.values():
         every = select(table, method=run.method, variant=run.variant)
         level = {r: select(every, noise_rate=r) for r in rates}

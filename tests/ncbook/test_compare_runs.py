@@ -7,7 +7,9 @@ import pandas as pd
 import pytest
 from ncbook.compare import Difference, growth, paired
 from ncbook.evidence import best_other
+from ncbook.layouts import layout_of
 from ncbook.match import run_of
+from ncbook.regime import ONLY_SHORT, place_of
 from records_made import collect, lines, save, save_category
 
 import nclib
@@ -92,13 +94,80 @@ def test_printed_names_lead_to_runs_that_exist():
 
 
 def test_figures_draw_the_papers_data_once_they_are_recorded(made, nothing):
-    assert ncbook.place_of(made) == {"dataset": "f30k", "preset": "paper", "model": "sgr"}
-    assert ncbook.place_of(made, "category_map") == {"dataset": "wikipedia", "preset": "paper"}
-    assert ncbook.place_of(nothing) == {"dataset": "emoji", "preset": "quick", "model": "vse"}
-    assert ncbook.place_of(made, preset="quick", model="saf")["model"] == "saf"
+    table, labels = layout_of("L2RM", "6"), layout_of("UOT-RCL", "II")
+    only = {"figure": True, "methods": ("l2rm",)}
+    assert place_of(table, made, **only).where == {"dataset": "f30k", "preset": "paper", "model": "sgr"}
+    assert place_of(table, nothing, **only).where == {"dataset": "emoji", "preset": "quick", "model": "vse"}
+    assert place_of(table, made, preset="quick", model="vse", **only).where["dataset"] == "emoji"
+    assert place_of(table, made, **only).remark == ""
+    assert place_of(labels, nothing).where == {"dataset": "emoji_category", "preset": "quick"}
     right = ncbook.rates_figure("L2RM", "6", made, dataset="Flickr30K", methods=("l2rm",)).axes[1]
-    assert "f30k, paper, sgr" in right.get_title() + right.get_title("left")  # where the style puts it
+    title = right.get_title() + right.get_title("left")  # where the style puts it
+    assert "f30k, paper, sgr,\nimages exchanged, 1 to 2 seeds" in title
     assert right.lines
+
+
+def save_rows(folder, rows, total=300, *, preset="standard", seeds=(0,), **where):
+    """Store methods with their options, under one noise."""
+    place = {"dataset": "f8k", "data_options": {"root": "."}, "model": "bow"} if preset == "standard" else {}
+    for seed in seeds:
+        for method, options in rows:
+            save(
+                folder,
+                method,
+                total,
+                **({"model": "vse"} | place),
+                preset=preset,
+                seed=seed,
+                **where,
+                **options,
+            )
+
+
+MAIN = [(method, {}) for method in ("plain", "ncr", "decl", "bicro", "mscn", "repair")]
+PARTS = [("repair", {"variant": name} if name else {}) for name in ("hard", "hard+drop", "rc+drop", "")]
+
+
+def test_longer_runs_are_shown_wherever_they_have_most_rows(tmp_path):
+    noise = {"mrate": 0.4, "protocol": "captions"}
+    save_rows(tmp_path, MAIN, **noise, preset="quick", seeds=(0, 1))
+    short = ncbook.load_runs(tmp_path)
+    assert ncbook.bundled_table("REPAIR", "I", short).lines[0] == ONLY_SHORT
+    assert ONLY_SHORT in figure_text(ncbook.rates_figure("REPAIR", "I", short, dataset="Flickr30K"))
+    save_rows(tmp_path, MAIN[2:], **noise)
+    runs = ncbook.load_runs(tmp_path)
+    figure, table = (
+        place_of(layout_of("REPAIR", "I"), runs, figure=True),
+        place_of(layout_of("REPAIR", "I"), runs),
+    )
+    assert figure.where == {"dataset": "f8k", "preset": "standard", "model": "bow"}
+    assert (table.where, table.remark) == ({"dataset": "f8k", "preset": "standard"}, "")
+    assert place_of(layout_of("REPAIR", "I"), runs, preset="quick").where["dataset"] == "emoji"
+    drawn = ncbook.rates_figure("REPAIR", "I", runs, dataset="Flickr30K")
+    assert "Flickr8K, standard, bow,\ncaptions exchanged, 1 seed" in figure_text(drawn)
+    assert ONLY_SHORT not in figure_text(drawn)
+
+
+def test_longer_runs_under_another_noise_are_shown_and_the_difference_is_named(tmp_path):
+    save_rows(tmp_path, PARTS, mrate=0.4, protocol="captions", preset="quick")
+    save_rows(tmp_path, PARTS[3:], mrate=0.4, protocol="captions")  # of the full method alone
+    save_rows(tmp_path, PARTS[:2], mrate=0.6, protocol="images")
+    key = ("REPAIR", "III")
+    assert ncbook.bundled_table(*key, ncbook.load_runs(tmp_path)).lines[0] == ONLY_SHORT  # two rows of four
+    save_rows(tmp_path, PARTS[2:], mrate=0.6, protocol="images")
+    runs = ncbook.load_runs(tmp_path)
+    sheet, figure = ncbook.bundled_table(*key, runs), ncbook.rows_figure(*key, runs)
+    assert "(captions exchanged, rate 0.4)" in sheet.lines[0]
+    assert "images exchanged at rate 0.6" in sheet.lines[0]
+    assert {row["rate"] for row in lines(sheet)} == {"0.6"}
+    assert sum(row["n"] == "1" for row in lines(sheet)) == 4
+    assert "Flickr8K, standard, bow" in figure_text(figure)
+    assert "images exchanged at rate 0.6" in figure_text(figure).replace("\n", " ")
+
+
+def figure_text(figure):
+    titles = [axis.get_title() + axis.get_title("left") for axis in figure.axes]
+    return "\n".join([*titles, figure.get_suptitle()])
 
 
 def test_a_figure_of_rates_has_printed_values_with_and_without_records(made, nothing):

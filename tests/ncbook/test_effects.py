@@ -2,6 +2,7 @@ import pandas as pd
 import pytest
 from ncbook import effects, load_runs
 from ncbook.papers import printed
+from ncbook.regime import ONLY_SHORT
 from records_made import collect, save, save_category
 
 PLACE = {"dataset": "f8k", "model": "bow", "preset": "standard", "data_options": {"root": "."}}
@@ -37,6 +38,16 @@ def test_measured_shares_are_paired_by_seed_and_leave_out_quick_runs_and_ablatio
     assert len(effects.effects_figure("L2RM", runs).axes) == 2
 
 
+def test_a_share_of_a_run_tested_in_its_warm_up_carries_its_mark(tmp_path):
+    for method, rate, total, best in (("plain", 0.0, 300, 0), ("plain", 0.6, 100, 0), ("l2rm", 0.6, 150, 1)):
+        save(tmp_path, method, total, **PLACE, mrate=rate, best=best)
+    sheet, figure = (f("L2RM", _loaded(tmp_path)) for f in (effects.effects_table, effects.effects_figure))
+    assert "0.25 [(1) †]" in sheet.text()
+    for words in (sheet.lines[-1], figure.get_suptitle()):
+        assert words == "† a run was tested at an epoch of its warm-up"
+    assert [text.get_text() for axis in figure.axes for text in axis.texts if text.get_text()] == ["†"]
+
+
 def test_label_noise_is_measured_from_the_least_printed_rate(tmp_path):
     place = {"dataset": "wikipedia", "preset": "standard", "data_options": {"root": "."}}
     for method, rate, result in (("deep_sm", 0.2, 0.5), ("deep_sm", 0.6, 0.3), ("uot_rcl", 0.6, 0.45)):
@@ -65,6 +76,18 @@ def test_rows_of_omit_are_compared_with_one_row_printed_and_by_seed(tmp_path):
     (first, *_) = found["Partial OT", "printed"]
     assert first.mean == pytest.approx(float(high["value"].iloc[0]) - float(low["value"].iloc[0]))
     assert len(effects.row_gains_figure("OMIT", "4", "CAM", load_runs(tmp_path)).axes[0].get_yticks()) == 5
+
+
+def test_short_runs_of_omit_are_left_out_once_there_are_longer_ones(tmp_path):
+    place = {"dataset": "emoji", "model": "omit", "mrate": 0.0}
+    for preset, gains in (("quick", (500, 510)), ("standard", (600, 605))):
+        for matching, total in zip(("cam", "ot"), gains, strict=True):
+            save(tmp_path, "plain", total, **place, preset=preset, model_options={"matching": matching})
+        runs = load_runs(tmp_path)
+        found = effects.row_gains("OMIT", "4", "CAM", runs)
+        assert set(found.loc[found["kind"] == "measured", "place"]) == {f"drawn scenes, {preset}"}
+        said = effects.row_gains_figure("OMIT", "4", "CAM", runs).get_suptitle()
+        assert said == (ONLY_SHORT if preset == "quick" else "")
 
 
 def _loaded(folder):

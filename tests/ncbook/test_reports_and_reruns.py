@@ -14,8 +14,9 @@ from ncbook.compare import Difference
 from ncbook.evidence import UNTESTED, VERDICTS
 from ncbook.layouts import layout_of
 from ncbook.match import RunSpec, printed_run
-from ncbook.papers import rows_of
-from ncbook.runs import protocol_line
+from ncbook.papers import MISSING, rows_of
+from ncbook.regime import ONLY_SHORT
+from ncbook.runs import RECALLS, protocol_line
 from records_made import lines, save, save_category
 
 import nclib
@@ -59,13 +60,14 @@ def found(sheet):
 def test_answers_are_what_the_ledger_says_of_claims_with_a_number(runs):
     sheet, table = ncbook.answers_table("L2RM", runs), ncbook.ledger(runs, "L2RM").set_index("id")
     shown = {heads[0].text: cells for heads, cells in sheet.rows}
-    words = [cells[3].text for cells in shown.values()]
+    words = [cells[-1].text for cells in shown.values()]
     assert words == sorted(words, key=VERDICTS.index)  # decided ones first
     assert words == list(table.loc[list(shown), "verdict"])
-    for name, (claim, effect, measured, _) in shown.items():
+    for name, (claim, effect, measured, share, _) in shown.items():
         assert table.loc[name, "printed"]
         assert (claim.text, effect.text) == (table.loc[name, "claim"], table.loc[name, "detail"])
         assert len(measured.text.splitlines()) == len(measured.drawings) > 0
+        assert share.text == MISSING or share.text.startswith(("printed ", "here "))
     left_out = table.loc[(table["printed"] != "") & ~table.index.isin(list(shown))]
     assert set(left_out["verdict"]) == {UNTESTED}
     assert all(name in sheet.lines[1] for name in left_out.index)
@@ -80,6 +82,49 @@ def test_answers_are_what_the_ledger_says_of_claims_with_a_number(runs):
     assert sheet.lines[2] == f"Printed values measured on the paper's data: {filled} of {total:,}."
     gap = f"-28.0 {Difference((-30.0, -34.0, -20.0)).interval_text} (n = 3): l2rm − rcl, rate 0.6"
     assert shown["L18"][2].text.startswith(gap)  # to RCL: the least in line with "beats"
+
+
+def printed_sum(table, method, rate, setting=""):
+    rows = [r for r in rows_of("L2RM", table) if r["method"] == method and r["dataset"] == "Flickr30K"]
+    rows = [r for r in rows if r["noise_rate"] == rate and setting in r["setting"]]
+    values = {r["metric"]: float(r["value"]) for r in rows}
+    return values.get("rsum") or sum(values[k] for k in RECALLS if k in values)
+
+
+def test_a_difference_has_its_share_of_the_loss_as_printed_and_as_measured(tmp_path):
+    where = {"model": "vse", "protocol": "images"}
+    for seed, (clean, low, own, other) in enumerate([(400, 100, 220, 190), (420, 120, 240, 180)]):
+        save(tmp_path, "plain", clean, model="vse", mrate=0.0, seed=seed)
+        save(tmp_path, "plain", low, mrate=0.6, seed=seed, **where)
+        save(tmp_path, "l2rm", own, mrate=0.6, seed=seed, **where)
+        save(tmp_path, "l2rm", other, mrate=0.6, seed=seed, cost="cosine", **where)
+    sheet = ncbook.answers_table("L2RM", ncbook.load_runs(tmp_path))
+    shares = {heads[0].text: cells[3].text for heads, cells in sheet.rows}
+    low, clean = printed_sum("6", "SGR", "0.6"), printed_sum("7", "SGR", "0")
+    gain = printed_sum("6", "L2RM-SGR", "0.6") - printed_sum("3", "L2RM w/o Cost Function", "0.6")
+    assert shares["L07"] == f"printed {gain / (clean - low):.2f}\nhere {(30 + 60) / 2 / 300:.2f}"
+    assert ("share of the loss",) in sheet.columns
+    assert ("share of the loss",) not in ncbook.answers_table("OMIT", ncbook.load_runs(tmp_path)).columns
+
+
+def test_a_report_leaves_out_short_runs_where_longer_ones_exist(tmp_path, runs):
+    assert "emoji" in next(iter(found(ncbook.report_table("L2RM", runs))))
+    place = {"dataset": "f8k", "model": "bow", "preset": "standard", "data_options": {"root": "."}}
+    for seed, gain in enumerate((100, 96)):
+        for method, total in (("plain", 200), ("l2rm", 200 + gain)):
+            save(tmp_path, method, total, model="vse", mrate=0.6, seed=seed, protocol="images")
+            save(tmp_path, method, total + 9, mrate=0.4, seed=seed, protocol="images", **place)
+        save(tmp_path, "rcl", 330, model="vse", mrate=0.6, seed=seed, protocol="images")
+    own = ncbook.load_runs(tmp_path)
+    assert list(found(ncbook.report_table("L2RM", own))) == [
+        "l2rm − plain, rate 0.4",
+        "l2rm − rcl, emoji, quick, vse, rate 0.6",
+    ]
+    said = ncbook.report_said("L2RM", own)
+    assert said == (
+        "- **l2rm − plain**, 1 setting with two seeds or more: above zero in 1.\n"
+        "- **l2rm − rcl**, 1 setting with two seeds or more: below zero in 1."
+    )
 
 
 def test_a_report_compares_by_seed_under_noise_alone(runs):
@@ -276,5 +321,12 @@ def test_a_sweep_is_drawn_from_runs_that_change_that_option_alone(tmp_path):
             assert first > second > 0.7 * first
         assert [label.get_text() for label in axis.get_xticklabels()] == ["0.1", "0.5"]
         assert [line.get_xdata()[0] for line in axis.lines if line.get_ls() == ":"] == [0.1]  # the preset's
+    assert ONLY_SHORT in figure.get_suptitle()
+    place = {"dataset": "f8k", "preset": "standard", "data_options": {"root": "."}, "model": "bow"}
+    for rho in (0.5, 0.2):
+        save(tmp_path, "l2rm", 90, rho=rho, mrate=0.2, protocol="images", **place)
+    longer = ncbook.sweep_figure(ncbook.load_runs(tmp_path), "rho", xlabel="mass", method="l2rm", mrate=0.2)
+    assert longer.get_suptitle() == "Measured, Flickr8K, standard, bow, 1 seed."
+    assert list(longer.axes[0].containers[0].lines[0].get_xdata()) == [0.2, 0.5]
     nothing = ncbook.sweep_figure(runs, "rho", xlabel="mass", method="l2rm", mrate=0.6)
     assert [axis.texts[0].get_text() for axis in nothing.axes] == ["no recorded runs"] * 2

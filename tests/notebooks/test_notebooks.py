@@ -232,7 +232,11 @@ def test_one_run_takes_methods_of_category_retrieval(tmp_path, kernel):
         ("l2rm", {"rho": "0,1"}, "rho='0,1': must be a number, above 0 and at most 1"),
         ("l2rm", {"baseline": "no"}, "baseline='no': must be one of"),
         ("noisy_correspondence", {"mrate": -0.1}, "mrate=-0.1: must be a number"),
-        ("results_omit", {"preset": "fast"}, "preset='fast': must be one of '', 'quick', 'paper'"),
+        (
+            "results_omit",
+            {"preset": "fast"},
+            "preset='fast': must be one of '', 'quick', 'standard', 'paper'",
+        ),
         ("repair", {"bank_size": 0}, "bank_size=0: must be"),
         ("repair", {"source": "stored"}, "source='stored': must be one of 'train', 'recorded'"),
         ("uot_rcl", {"noise_rate": 2}, "noise_rate=2: must be a number"),
