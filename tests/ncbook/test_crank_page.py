@@ -6,30 +6,69 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
-from ncbook import RECORDED
-from ncbook.chapters import photographs
-from ncbook.chapters.crank import STABLE, VARIANTS, ablation, ablation_runs, ranked, said, scenes
+from ncbook import RECORDED, averaged, load_runs
+from ncbook.chapters import crank, photographs
+from ncbook.chapters.crank import OF_TWO, STABLE, VARIANTS, ablation, ablation_runs, ranked, said, scenes
 
 from nclib.methods.crank import rank_weights
 from nclib.runs.store import rows
 
 
-def test_a_row_holds_each_seed_once_and_one_setting() -> None:
-    runs = ablation_runs()
-    assert set(runs["label"]) <= set(VARIANTS)
-    table = ablation()
-    assert table is not None
-    assert list(table.data.index) == list(VARIANTS)
+@pytest.mark.parametrize("rows", [VARIANTS, OF_TWO])
+def test_a_row_holds_each_seed_once_and_one_setting(rows: dict[str, tuple[str, dict[str, Any]]]) -> None:
+    runs = ablation_runs(rows)
+    assert set(runs["label"]) <= set(rows)
+    table = ablation(rows)
+    assert list(table.data.index) == list(rows)
     empty = table.data.index[(table.data == "not run").all(axis=1)]
-    assert set(empty) == set(VARIANTS) - set(runs.loc[runs["mrate"].isin([0.0, 0.6]), "label"])
+    assert set(empty) == set(rows) - set(runs.loc[runs["mrate"].isin([0.0, 0.6]), "label"])
     assert not runs.duplicated(["label", "mrate", "seed"]).any()
-    for name, (method, options) in VARIANTS.items():
+    for name, (method, options) in rows.items():
         row = runs[runs["label"] == name]
         assert set(row["method"]) == ({method} if len(row) else set())
         for option, value in options.items():
             assert set(row[f"option.{option}"] if len(row) else ()) <= {value}
+
+
+def test_what_the_count_is_for_is_said_of_the_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    totals = {
+        (crank.MIXTURE, 0.6): 176.0,
+        (crank.MIXTURE, 0.0): 246.0,
+        ("CRANK", 0.6): 176.5,
+        ("CRANK", 0.0): 265.0,
+    }
+    rows = [
+        {
+            "label": label,
+            "mrate": rate,
+            "seed": seed,
+            "rsum": total + seed * (label == "CRANK"),
+            "counted_share": 0.01,
+        }
+        for (label, rate), total in totals.items()
+        for seed in (0, 1)
+    ]
+    monkeypatch.setattr(crank, "ablation_runs", lambda: pd.DataFrame(rows))
+    mixture, others = crank.divided().data.splitlines()
+    assert mixture.startswith("* **A mixture divides as well.**")
+    assert "-1.0 ± 6.4 (2 seeds, 95 %), not told from zero at rate 0.6, -19.5 ± 6.4" in mixture
+    assert "at most 1.0% wrong, and below 2% all pairs train" in mixture
+    assert others.count("not run") == 6
+    monkeypatch.setattr(crank, "ablation_runs", lambda: pd.DataFrame(rows)[lambda runs: runs["seed"] == 0])
+    assert crank.divided().data.startswith("* **A mixture divides too.**")
+
+
+def test_the_lead_stands_beside_one_kind_of_temperature_and_an_averaged_pair() -> None:
+    runs = load_runs(preset="standard")
+    said = crank.lead().data
+    temperature, _, *pairs = said.splitlines()
+    assert temperature.index("as published") < temperature.index("validation chooses for both")
+    for dataset, line in zip(("f8k", "fashion44k"), pairs, strict=True):
+        gaps = (averaged.against_averaged(runs, dataset, rate)["crank_plus"][0] for rate in averaged.RATES)
+        assert all(photographs.gap_text(gap) in line for gap in gaps)
 
 
 def test_the_mean_is_that_of_the_records() -> None:

@@ -10,9 +10,10 @@ from matplotlib.figure import Figure
 from pandas.io.formats.style import Styler
 
 from ncbook import recorded, show
+from ncbook.averaged import NOT_RUN
 from ncbook.board import ALONE, AVERAGED, DATA_NAMES, REAL
 from ncbook.chapters import as_preset, devices, labelled, rows_of
-from ncbook.compare import by_seed, mean_text
+from ncbook.compare import Difference, by_seed, mean_text
 from ncbook.marks import REMARKED, WARMUP, in_warmup
 from ncbook.notebook import NO_RECORD, means
 from ncbook.runs import select
@@ -144,13 +145,17 @@ def parts_said(rate: float = 0.6) -> str:
         whole = label.split(",")[0]
         if label == whole or label not in cells:
             continue
-        d = by_seed(cells[label] - cells[whole])
-        ends = f"{d.mean:+.1f} with the one seed that both have"
-        if d.n > 1:
-            ends = f"{d.mean:+.1f} ± {d.visible:.1f} ({d.n} seeds, 95 %)"
-            ends += ", not told from zero" if d.sign == "open" else ""
-        lines.append(f"- `{label}` minus `{whole}`: {ends}.")
+        lines.append(f"- `{label}` minus `{whole}`: {gap_text(by_seed(cells[label] - cells[whole]))}.")
     return "\n".join(lines)
+
+
+def gap_text(d: Difference) -> str:
+    """Return a difference with half of its interval, and whether its seeds tell it from zero."""
+    if not d.n:
+        return NOT_RUN
+    how = f"± {d.visible:.1f} ({d.n} seeds, 95 %)" if d.n > 1 else "with the one seed that both have"
+    said = " ".join([f"{d.mean:+.1f}", how, *d.marks])
+    return f"{said}, not told from zero" if d.n > 1 and d.sign == "open" else said
 
 
 def two_sets(table: pd.DataFrame, model: str = "bow") -> Figure | None:
