@@ -8,10 +8,12 @@ from typing import Any
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator
 
 from ncbook.board import ALONE, AVERAGED, DATA_NAMES, ONE, REAL, TWO, is_marked, scored
 from ncbook.compare import Difference, paired
 from ncbook.figures import interval
+from ncbook.notebook import REMARKED, WARMUP
 from ncbook.runs import Runs, select
 from nclib import plots
 
@@ -155,21 +157,23 @@ def cost_figure(runs: Runs, dataset: str = "f8k", rates: Sequence[float] = RATES
     -------
     Figure
         One point for each method with one network, and for each with two that teach each other; means over
-        the seeds. Above the line a method gains more than as much time spent on further networks.
+        the seeds. A point with a mark of :data:`ncbook.notebook.MARKS` is not ranked. Above the line a method
+        gains more than as much time spent on further networks.
     """
     figure, (axes,) = plots.panels(1, len(rates), width=3.4 * len(rates), height=4.2)
     every = select(scored(runs), **PLACES[dataset])
+    every = every[(every["networks"] != ALONE) & ~every["label"].str.endswith(AVERAGED).astype(bool)]
     for axis, rate in zip(axes, rates, strict=True):
-        part = every[(every["rate"] - rate).abs() < 1e-9]
-        part = part[~is_marked(part) & (part["networks"] != ALONE)] if len(part) else part
-        part = part[~part["label"].str.endswith(AVERAGED).astype(bool)]
-        for label, own in part.groupby("label"):
+        for label, own in select(every, rate=float(rate)).groupby("label"):
             style = plots.method_style(str(label))
             face = style["color"] if (own["networks"] == ONE).all() else "none"
+            at = own["seconds"].mean(), own["value"].mean()
             axis.plot(
-                own["seconds"].mean(), own["value"].mean(), style["marker"], color=style["color"],
-                markerfacecolor=face, ms=7, label=str(label),
-            )  # fmt: skip
+                *at, style["marker"], color=style["color"], markerfacecolor=face, ms=7, label=str(label)
+            )
+            if is_marked(own).any():
+                mark = WARMUP if own["early"].any() else REMARKED
+                axis.annotate(mark, at, (0, 6), textcoords="offset points", ha="center")
         line = gce_line(runs, dataset, rate)
         if len(line):
             axis.plot(line["seconds"], line["rsum"], "-", color=plots.method_style(GCE)["color"], zorder=1)
@@ -177,7 +181,11 @@ def cost_figure(runs: Runs, dataset: str = "f8k", rates: Sequence[float] = RATES
                 axis.annotate(
                     f"{n}", (at["seconds"], at["rsum"]), (0, 7), textcoords="offset points", ha="center"
                 )
+            axis.margins(y=0.1)
             axis.set_xscale("log")
+            axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axis.xaxis.set_major_formatter("{x:g}")
+            axis.minorticks_off()
         else:
             axis.text(0.5, 0.5, NOT_RUN, transform=axis.transAxes, ha="center", color=plots.NEUTRAL)
         axis.set(title=f"rate {rate:g}", xlabel="seconds of training", ylabel="rSum")

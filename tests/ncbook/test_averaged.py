@@ -62,10 +62,19 @@ def test_the_line_to_beat_has_one_two_and_four_networks(folder):
     figure = averaged.cost_figure(every, "emoji", [0.4, 0.6])
     drawn, empty = figure.axes
     assert [text.get_text() for text in drawn.texts] == ["1", "2", "4"]
+    assert not drawn.xaxis.get_minorticklocs().size
     assert [text.get_text() for text in empty.texts] == ["not run"]
     labels = {line.get_label(): line for line in drawn.lines if not line.get_label().startswith("_")}
     assert set(labels) == {"plain (gce)", "crank", "ncr"}
     assert labels["ncr"].get_markerfacecolor() == "none"  # two networks
+
+
+def test_a_row_that_is_not_ranked_is_drawn_with_its_mark(tmp_path):
+    at = {"dataset": "emoji", "preset": "quick", "model": "vse", "mrate": 0.4, "seed": 0}
+    save(tmp_path, "l2rm", 210, best=1, **at)
+    save(tmp_path, "plain", 230, loss="gce", **at)
+    (axis,) = averaged.cost_figure(load_runs(tmp_path), "emoji", [0.4]).axes
+    assert {text.get_text(): text.xy for text in axis.texts}["†"] == (1.0, 210.0)
 
 
 def test_pages_see_averaged_networks_only_where_they_ask(folder, monkeypatch):

@@ -174,12 +174,12 @@ def ablation(
     runs = ablation_runs(rows)
     both = runs[runs["mrate"].isin([0.0, 0.6])]
     table = means(both, "label", "mrate").reindex(index=list(rows), columns=["0", "0.6"])
-    table = table.fillna(NOT_RUN).replace(NO_RECORD, NOT_RUN).rename_axis(columns="mismatch rate")
+    table = table.astype(object).fillna(NOT_RUN).replace(NO_RECORD, NOT_RUN)
     caption = (
         "Measured on Flickr8K, preset standard: rSum on 1,000 test photographs at the epoch selected on the "
         f"validation photographs; mean ± standard deviation (seeds); images exchanged; {devices(both)}"
     )
-    return show(table, name, caption)
+    return show(table.rename_axis(columns="mismatch rate"), name, caption)
 
 
 def divided() -> Markdown:
