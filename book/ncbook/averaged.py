@@ -13,7 +13,7 @@ from matplotlib.ticker import LogLocator
 from ncbook.board import ALONE, AVERAGED, DATA_NAMES, ONE, REAL, TWO, is_marked, scored
 from ncbook.compare import Difference, paired
 from ncbook.figures import interval
-from ncbook.notebook import REMARKED, WARMUP
+from ncbook.marks import OUTDATED, marks_of
 from ncbook.runs import Runs, select
 from nclib import plots
 
@@ -157,7 +157,7 @@ def cost_figure(runs: Runs, dataset: str = "f8k", rates: Sequence[float] = RATES
     -------
     Figure
         One point for each method with one network, and for each with two that teach each other; means over
-        the seeds. A point with a mark of :data:`ncbook.notebook.MARKS` is not ranked. Above the line a method
+        the seeds. A point with a mark of :data:`ncbook.marks.MARKS` is not ranked. Above the line a method
         gains more than as much time spent on further networks.
     """
     figure, (axes,) = plots.panels(1, len(rates), width=3.4 * len(rates), height=4.2)
@@ -171,9 +171,8 @@ def cost_figure(runs: Runs, dataset: str = "f8k", rates: Sequence[float] = RATES
             axis.plot(
                 *at, style["marker"], color=style["color"], markerfacecolor=face, ms=7, label=str(label)
             )
-            if is_marked(own).any():
-                mark = WARMUP if own["early"].any() else REMARKED
-                axis.annotate(mark, at, (0, 6), textcoords="offset points", ha="center")
+            if marks := "".join(mark for mark in marks_of(own, "value") if mark != OUTDATED):
+                axis.annotate(marks, at, (0, 6), textcoords="offset points", ha="center")
         line = gce_line(runs, dataset, rate)
         if len(line):
             axis.plot(line["seconds"], line["rsum"], "-", color=plots.method_style(GCE)["color"], zorder=1)

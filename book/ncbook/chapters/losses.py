@@ -17,7 +17,8 @@ from ncbook.averaged import NOT_RUN, OF, PLACES, RATES, standing
 from ncbook.board import ALONE, CHOSEN, DATA_NAMES, REAL, scored
 from ncbook.chapters.photographs import photograph_runs
 from ncbook.compare import mean_text, paired
-from ncbook.notebook import NO_RECORD, WARMUP, marks_of, means
+from ncbook.marks import marks_of
+from ncbook.notebook import NO_RECORD, means
 from ncbook.runs import select
 from ncbook.temperature import TEMPERATURES, WITH_SOFTMAX, chosen, temperatures
 from nclib import losses, plots
@@ -129,8 +130,7 @@ def chosen_table(runs: Runs, dataset: str = "f8k") -> Styler | None:
         for rate in RATES:
             for name, part in (("published", own), ("chosen", tuned)):
                 at = part[part["rate"] == rate]
-                early = [WARMUP] * bool(at["early"].any())
-                text = " ".join([mean_text(list(at["value"])) or NOT_RUN, *early, *marks_of(at)])
+                text = " ".join([mean_text(list(at["value"])) or NOT_RUN, *marks_of(at, "value")])
                 cells[f"rate {rate:g}", name] = "the same" if before == after and name == "chosen" else text
         rows[label] = cells
     shown = pd.DataFrame.from_dict(rows, orient="index")
