@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import ncbook.runs
 import numpy as np
 import pandas as pd
 import pytest
@@ -12,6 +14,8 @@ import torch
 from ncbook import RECORDED, averaged, load_runs
 from ncbook.chapters import crank, photographs
 from ncbook.chapters.crank import OF_TWO, STABLE, VARIANTS, ablation, ablation_runs, ranked, said, scenes
+from ncbook.temperature import chosen
+from records_made import collect, save
 
 from nclib.methods.crank import rank_weights
 from nclib.runs.store import rows
@@ -131,6 +135,37 @@ def test_plain_losses_at_one_temperature_stand_apart() -> None:
     assert short[2].count("(5)") == 2
     with pytest.raises(ValueError, match="model='scan': the recorded runs on f8k have bow, saf"):
         photographs.photograph_runs("scan")
+
+
+def test_averaged_networks_and_chosen_temperatures_are_rows_where_asked() -> None:
+    usual, runs = photographs.photograph_runs(), photographs.photograph_runs(fair=True)
+    assert not set(usual["label"]) & set(photographs.FAIR)
+    assert set(usual["label"]) == set(runs["label"]) - set(photographs.FAIR)
+    found = chosen(load_runs())
+    for label, own in runs.groupby("label"):
+        assert set(own["networks"]) == {2 if label.endswith(", averaged") else 1}
+        if label.endswith(", temperature chosen"):
+            assert set(own["option.tau"]) == {found[label.removesuffix(", temperature chosen")]}
+    table = photographs.rate_rows(runs, "images", "fair", order=photographs.FAIR, declared=photographs.FAIR)
+    assert list(table.data.index) == photographs.FAIR
+    assert "averaged: two networks trained apart" in table.caption
+    assert "temperature chosen: not the published one" in table.caption
+    assert (table.data.loc["pcsr, temperature chosen"] == "no record").all() == ("pcsr" not in found)
+    pair = "plain (gce), averaged"
+    assert pair in photographs.rate_rows(runs, "images", "selected").data.index
+    assert pair not in photographs.rate_rows(runs, "images", "last", "last.rsum").data.index  # untested
+
+
+def test_rows_of_a_model_that_no_one_ran_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    at = {"dataset": "f8k", "preset": "standard", "data_options": {"root": "."}, "mrate": 0.6}
+    save(tmp_path, "l2rm", 150, **at, model="sgr", best=1)
+    save(tmp_path, "plain", 140, **at, model="bow", loss="gce")
+    collect(tmp_path)
+    monkeypatch.setattr(ncbook.runs, "RECORDED", tmp_path)
+    assert photographs.of_sgr() == (
+        "The model `SGR`, images exchanged at rate 0.6, rSum: `plain (gce)` not run; "
+        "`l2rm, dropped` not run; `l2rm` 150.0 (1) †."
+    )
 
 
 def run_with(share: float, **epoch: Any) -> Any:

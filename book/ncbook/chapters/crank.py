@@ -63,6 +63,13 @@ OF_TWO: dict[str, tuple[str, dict[str, Any]]] = {
     "CREAM on partial views, temperature 0.1": ("cream", {"drop": 0.2, "tau": 0.1}),
 }
 
+# The book's methods beside others at a chosen temperature, and beside averaged networks.
+FAIR = (
+    *(name + end for name in board.OWN for end in ("", board.CHOSEN)),
+    *(name + board.CHOSEN for name in ("sps", "gsc_plus", "cream", "plain (gce)")),
+    *(name + board.AVERAGED for name in ("crank", "plain (gce)")),
+)
+
 # The same for the drawn scenes.
 STABLE: dict[str, tuple[str, dict[str, Any]]] = {
     "crank_plus, not stable": ("crank_plus", {"stable": 0}),

@@ -11,20 +11,33 @@ from pandas.io.formats.style import Styler
 
 from ncbook import recorded, show
 from ncbook.averaged import NOT_RUN
-from ncbook.board import ALONE, AVERAGED, DATA_NAMES, REAL
+from ncbook.board import ALONE, AVERAGED, CHOSEN, DATA_NAMES, REAL
 from ncbook.chapters import as_preset, devices, labelled, rows_of
 from ncbook.compare import Difference, by_seed, mean_text
-from ncbook.marks import REMARKED, WARMUP, in_warmup
+from ncbook.marks import REMARKED, WARMUP, in_warmup, marks_of
 from ncbook.notebook import NO_RECORD, means
-from ncbook.runs import select
+from ncbook.runs import Runs, select
+from ncbook.temperature import WHERE, WITH_SOFTMAX, chosen
 from nclib import plots
 
 LOSSES = ["plain (triplet)", "plain (infonce)", "rcl", "plain (infonce_rce)", "plain (gce)"]
 METHODS = ["ncr", "decl", "bicro", "mscn", "repair", "l2rm, dropped", "l2rm"]
 NEWER = ["gsc", "gsc_plus", "cream", "crcl", "in2r", "sps", "pcsr"]
-ORDER = [*LOSSES, *METHODS, *NEWER, "crank", "crank_plus"]
+ORDER = [*LOSSES, f"plain (gce){AVERAGED}", *METHODS, *NEWER, "crank", "crank_plus"]
+APART = [*LOSSES, "decl", "l2rm", "gsc", "crcl", "crank"]
+"""Rows of one network of which two are also averaged."""
+FAIR = [*(label + AVERAGED for label in APART), *(label + CHOSEN for label in WITH_SOFTMAX)]
+"""Rows of averaged networks, and of methods at the temperature that validation chooses."""
+TOLD = {
+    AVERAGED: "averaged: two networks trained apart on the same noise, tested by their mean similarity",
+    CHOSEN: "temperature chosen: not the published one but the best of six on the validation photographs of "
+    "Flickr8K at rate 0.6, seed 0, for all rates",
+}
+"""What a caption says of the ends of labels."""
 FRAGMENTS = [*LOSSES, "ncr", "repair", "l2rm, dropped", "l2rm", "sps", "crank"]
 """Rows that the grid of Flickr8K declares for the model SAF."""
+OF_SGR = ("plain (gce)", "l2rm, dropped", "l2rm")
+"""Rows that it declares for the model SGR."""
 PARTS: dict[str, tuple[str, dict[str, Any]]] = {
     "repair": ("repair", {}),
     "repair, wrong pairs dropped": ("repair", {"variant": "rc+drop"}),
@@ -49,17 +62,32 @@ NAMES = {
 """Lines in the figure of README and landing page, by label of the board."""
 
 
-def photograph_runs(model: str = "bow", dataset: str = "f8k") -> pd.DataFrame:
+def photograph_runs(model: str = "bow", dataset: str = "f8k", *, fair: bool = False) -> pd.DataFrame:
     """Return the recorded runs of a model on Flickr8K, or on another data set, with a column ``label``.
 
     Those of the preset ``standard`` with the options of the methods, of L2RM also without rematching, and of
-    plain losses also at the temperature of CRANK (:data:`WARM`). A ValueError for a model without runs there.
+    plain losses also at the temperature of CRANK (:data:`WARM`); if ``fair``, also those of :data:`FAIR`. A
+    ValueError for a model without runs there.
     """
-    runs = recorded(preset="standard", dataset=dataset, model=model)
+    runs = labelled_runs(model, dataset, fair=fair)
     if runs.empty:
         there = sorted(set(recorded(preset="standard", dataset=dataset)["model"]))
         raise ValueError(f"model={model!r}: the recorded runs on {dataset} have {', '.join(there)}")
+    return runs
+
+
+def labelled_runs(model: str, dataset: str = "f8k", *, fair: bool = False) -> pd.DataFrame:
+    """Return what :func:`photograph_runs` does, no rows for a model without runs."""
+    runs = recorded(preset="standard", dataset=dataset, model=model, networks=[1, 2] if fair else 1)
     rows: dict[str, tuple[str, dict[str, Any]]] = {"l2rm, dropped": ("l2rm", {"rematch_weight": 0}), **WARM}
+    if fair:
+        taus = chosen(Runs(recorded(**WHERE), pd.DataFrame()))
+        given: dict[str, tuple[str, dict[str, Any]]]
+        given = {label + AVERAGED: (label, {"networks": 2}) for label in APART}
+        given |= {label + CHOSEN: (label, {"tau": tau}) for label, tau in taus.items()}
+        for name, (label, options) in given.items():
+            method, _, loss = label.removesuffix(")").partition(" (")
+            rows[name] = method, {**({"loss": loss} if loss else {}), **options}
     return pd.concat([labelled(as_preset(runs)), rows_of(runs, rows)], ignore_index=True)
 
 
@@ -71,7 +99,13 @@ def summary(runs: pd.DataFrame) -> str:
 
 
 def rate_rows(
-    runs: pd.DataFrame, protocol: str, name: str, value: str = "rsum", *, declared: Sequence[str] = ()
+    runs: pd.DataFrame,
+    protocol: str,
+    name: str,
+    value: str = "rsum",
+    *,
+    order: Sequence[str] = ORDER,
+    declared: Sequence[str] = (),
 ) -> Styler:
     """Show the sum of recalls by method and mismatch rate.
 
@@ -86,14 +120,17 @@ def rate_rows(
     value : {"rsum", "last.rsum", "one_network"}
         At the epoch that validation selected, or at the last one; or of one network, which is for methods
         that test two together the mean of the two alone.
+    order : sequence of str
+        Labels of the rows, in their order.
     declared : sequence of str
         Labels of rows that also stand in the table when they were not run.
     """
-    part = runs[runs["protocol"] == protocol]
+    part = runs[(runs["protocol"] == protocol) & runs["label"].isin(order)]
     if value == "one_network":
         part = part.assign(one_network=part["single.rsum"].fillna(part["rsum"]))
+    part = part.dropna(subset=[value])  # of averaged networks the last epoch was not tested
     table = means(part, "label", "mrate", value).rename_axis(columns="mismatch rate")
-    rows = [label for label in ORDER if label in table.index or label in declared]
+    rows = [label for label in order if label in table.index or label in declared]
     model = ", ".join(sorted(set(part["model"])))
     data, pictures = PICTURES[part["dataset"].iloc[0]]
     epoch = "last epoch" if value == "last.rsum" else f"epoch selected on the validation {pictures}"
@@ -103,7 +140,19 @@ def rate_rows(
         f"{epoch}; mean ± standard deviation (seeds); {protocol} exchanged at random, drawn with the run's "
         f"seed; {devices(part)}"
     )
-    return show(table.reindex(rows).fillna(NO_RECORD), name, caption)
+    told = [words for end, words in TOLD.items() if any(label.endswith(end) for label in rows)]
+    return show(table.reindex(rows).fillna(NO_RECORD), name, "; ".join([caption, *told]))
+
+
+def of_sgr(rate: float = 0.6) -> str:
+    """Say what the rows :data:`OF_SGR` reach on Flickr8K, or that they were not run."""
+    runs = labelled_runs("sgr")
+    part = runs[(runs["protocol"] == "images") & (runs["mrate"] == rate)]
+    said = []
+    for label in OF_SGR:
+        own = part[part["label"] == label]
+        said.append(" ".join([f"`{label}`", mean_text(list(own["rsum"])) or NOT_RUN, *marks_of(own)]))
+    return f"The model `SGR`, images exchanged at rate {rate:g}, rSum: {'; '.join(said)}."
 
 
 def last_epoch(method: str, diagnostic: str, words: str) -> str:
@@ -205,6 +254,14 @@ OURS = (
     ("crank_plus", "sps", "CRANK+ against SPS, two networks each"),
     ("crank_plus", "cream", "CRANK+ against CREAM, two networks each"),
     ("crank_plus", "crank", "CRANK+, two networks, against CRANK, one"),
+    ("crank_plus", f"crank{AVERAGED}", "CRANK+ against two networks of CRANK, averaged"),
+    ("crank_plus", f"plain (gce){AVERAGED}", "CRANK+ against two of generalised cross entropy, averaged"),
+    ("crank_plus" + CHOSEN, "sps" + CHOSEN, "CRANK+ against SPS, temperature chosen for both"),
+    (
+        "crank" + CHOSEN,
+        "plain (gce)" + CHOSEN,
+        "CRANK against generalised cross entropy, temperature chosen for both",
+    ),
 )
 COMPARED = (
     ("l2rm", "l2rm, dropped", "rematching against dropping"),
