@@ -67,7 +67,11 @@ OF_TWO: dict[str, tuple[str, dict[str, Any]]] = {
 FAIR = (
     *(name + end for name in board.OWN for end in ("", board.CHOSEN)),
     *(name + board.CHOSEN for name in ("sps", "gsc_plus", "cream", "plain (gce)")),
-    *(name + board.AVERAGED for name in ("crank", "plain (gce)")),
+    *(
+        name + end
+        for name in ("crank", "plain (gce)")
+        for end in (board.AVERAGED, board.CHOSEN + board.AVERAGED)
+    ),
 )
 
 # The same for the drawn scenes.

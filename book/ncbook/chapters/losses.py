@@ -182,12 +182,17 @@ def averaged_rows(dataset: str = "f8k") -> dict[tuple[str, str], str]:
             if n < 4 or loss == "gce":
                 variant = [f"loss={loss}"] * bool(loss) + [f"networks={n}"] * (n > 1)
                 plain[", ".join(variant)] = name + words
-    warm = "GCE, temperature 0.1"
-    plain |= {"loss=gce, tau=0.1": warm, "loss=gce, networks=2, tau=0.1": warm + APART[2]}
-    plain |= CONTROLS if dataset in REAL["pairs"] else {}
+    photographs = dataset in REAL["pairs"]
+    for tau in ("0.1", "0.14")[: 1 + photographs]:  # the second is chosen on validation
+        warm = f"GCE, temperature {tau}"
+        plain |= {f"loss=gce, tau={tau}": warm, f"loss=gce, networks=2, tau={tau}": warm + APART[2]}
+    plain |= CONTROLS if photographs else {}
     rows = {("plain", variant): name for variant, name in plain.items()}
     for method in ("rcl", "l2rm", "decl", "gsc", "crcl", "crank"):
         rows |= {(method, ""): method, (method, "networks=2"): method + APART[2]}
+    if photographs:
+        warm = "crank, temperature 0.14"
+        rows |= {("crank", "tau=0.14"): warm, ("crank", "networks=2, tau=0.14"): warm + APART[2]}
     return rows | {(method, ""): method for method in OF}
 
 

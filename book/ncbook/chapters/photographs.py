@@ -26,8 +26,13 @@ NEWER = ["gsc", "gsc_plus", "cream", "crcl", "in2r", "sps", "pcsr"]
 ORDER = [*LOSSES, f"plain (gce){AVERAGED}", *METHODS, *NEWER, "crank", "crank_plus"]
 APART = [*LOSSES, "decl", "l2rm", "gsc", "crcl", "crank"]
 """Rows of one network of which two are also averaged."""
-FAIR = [*(label + AVERAGED for label in APART), *(label + CHOSEN for label in WITH_SOFTMAX)]
-"""Rows of averaged networks, and of methods at the temperature that validation chooses."""
+BOTH = ["plain (gce)", "crank"]
+FAIR = [
+    *(label + AVERAGED for label in APART),
+    *(label + CHOSEN for label in WITH_SOFTMAX),
+    *(label + CHOSEN + AVERAGED for label in BOTH),
+]
+"""Rows of averaged networks, of methods at the temperature that validation chooses, and of both."""
 TOLD = {
     AVERAGED: "averaged: two networks trained apart on the same noise, tested by their mean similarity",
     CHOSEN: "temperature chosen: not the published one but the best of six on the validation photographs of "
@@ -84,7 +89,9 @@ def labelled_runs(model: str, dataset: str = "f8k", *, fair: bool = False) -> pd
         taus = chosen(Runs(recorded(**WHERE), pd.DataFrame()))
         given: dict[str, tuple[str, dict[str, Any]]]
         given = {label + AVERAGED: (label, {"networks": 2}) for label in APART}
-        given |= {label + CHOSEN: (label, {"tau": tau}) for label, tau in taus.items()}
+        for label, tau in taus.items():
+            given[label + CHOSEN] = label, {"tau": tau}
+            given[label + CHOSEN + AVERAGED] = label, {"networks": 2, "tau": tau}
         for name, (label, options) in given.items():
             method, _, loss = label.removesuffix(")").partition(" (")
             rows[name] = method, {**({"loss": loss} if loss else {}), **options}
@@ -140,7 +147,7 @@ def rate_rows(
         f"{epoch}; mean ± standard deviation (seeds); {protocol} exchanged at random, drawn with the run's "
         f"seed; {devices(part)}"
     )
-    told = [words for end, words in TOLD.items() if any(label.endswith(end) for label in rows)]
+    told = [words for end, words in TOLD.items() if any(end in label for label in rows)]
     return show(table.reindex(rows).fillna(NO_RECORD), name, "; ".join([caption, *told]))
 
 
