@@ -68,7 +68,8 @@ def test_what_the_count_is_for_is_said_of_the_records(monkeypatch: pytest.Monkey
 def test_the_lead_stands_beside_one_kind_of_temperature_and_an_averaged_pair() -> None:
     runs = load_runs(preset="standard")
     said = crank.lead().data
-    temperature, _, *pairs = said.splitlines()
+    larger, temperature, _, *pairs = said.splitlines()
+    assert larger.startswith("* **A larger model.** CRANK minus L2RM with SAF")
     assert temperature.index("as published") < temperature.index("validation chooses for both")
     for dataset, line in zip(("f8k", "fashion44k"), pairs, strict=True):
         gaps = (averaged.against_averaged(runs, dataset, rate)["crank_plus"][0] for rate in averaged.RATES)

@@ -16,7 +16,7 @@ from pandas.io.formats.style import Styler
 from ncbook import board, load_runs, recorded, show
 from ncbook.averaged import NOT_RUN, PLACES, RATES, against_averaged
 from ncbook.chapters import Finished, advice, as_preset, devices, labelled, rows_of, say, training
-from ncbook.chapters.photographs import gap_text
+from ncbook.chapters.photographs import gap_text, labelled_runs
 from ncbook.compare import Difference, mean_text, paired
 from ncbook.notebook import NO_RECORD, means, measures
 from ncbook.runs import select
@@ -221,7 +221,7 @@ def divided() -> Markdown:
 
 
 def lead() -> Markdown:
-    """Say how CRANK+ stands to SPS at one kind of temperature, and to two averaged networks of CRANK."""
+    """Say how CRANK stands to L2RM with SAF, and CRANK+ to SPS at the chosen temperatures and to a pair."""
     runs = load_runs(preset="standard")
     part = select(board.scored(runs, temperatures=True), **PLACES["f8k"], networks=board.TWO, rate=0.6)
     rows = {str(label): own for label, own in part.groupby("label")}
@@ -229,7 +229,14 @@ def lead() -> Markdown:
         gap_text(paired(rows.get(f"crank_plus{end}", part[:0]), rows.get(f"sps{end}", part[:0]), "value"))
         for end in ("", board.CHOSEN)
     )
+    saf = select(labelled_runs("saf"), protocol="images")
+    larger = {
+        rate: paired(select(saf, mrate=rate, label="crank"), select(saf, mrate=rate, label="l2rm"))
+        for rate in (0.4, 0.6)
+    }
     lines = [
+        "* **A larger model.** CRANK minus L2RM with SAF on photographs ([table](photographs-fragments)): "
+        f"{'; '.join(f'rate {rate:g}: {gap_text(d)}' for rate, d in larger.items())}.",
         "* **Part of its lead is a temperature.** Other methods ran at the temperatures of their papers. "
         f"CRANK+ minus SPS on Flickr8K at rate 0.6: {published}, as published; {tuned}, at the temperatures "
         "that validation chooses for both ([published and chosen](losses-temperature)).",
