@@ -254,9 +254,11 @@ def _shares(name: str, lines: Sequence[Line], runs: Runs) -> str:
     own = [d.mean for one in of_shares.compare for d in differences(claim.paper, one, table) if d.n]
     there = {(line.place, d.name): d for line in of_shares.verdict(runs).lines for d, _ in line.tested}
     ours = [there.get((line.place, line.weakest.name)) for line in lines]
-    found = [f"printed {' to '.join(dict.fromkeys(map(_share, (min(own), max(own)))))}"] if own else []
+    if not own and not any(ours):
+        return MISSING
+    printed_ones = dict.fromkeys(map(_share, (min(own), max(own)))) if own else [MISSING]
     texts = [" ".join([_share(d.mean), *d.marks]) if d else MISSING for d in ours]
-    return "\n".join([*found, *([f"here {'; '.join(texts)}"] if any(ours) else [])]) or MISSING
+    return f"printed {' to '.join(printed_ones)}\nhere {'; '.join(texts)}"
 
 
 def _share(share: float) -> str:

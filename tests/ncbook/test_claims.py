@@ -275,6 +275,23 @@ def test_places_are_never_pooled(tmp_path):
     assert all(f"of {4 * 4}" in one.text for one in found.lines)
 
 
+def test_longer_runs_at_another_rate_decide_on_a_part_before_short_ones(tmp_path):
+    longer = {"dataset": "f8k", "model": "bow", "preset": "standard", "data_options": {"root": "."}}
+    wiki = {"dataset": "wikipedia", "preset": "standard", "data_options": {"root": "."}}
+    for seed in range(3):
+        for name, gain in (("hard", 0), ("hard+drop", 9)):
+            short = {"model": "vse", "mrate": 0.4, "protocol": "captions"}
+            save(tmp_path, "repair", 300 - gain + seed, variant=name, seed=seed, **short)
+            save(tmp_path, "repair", 300 + gain, variant=name, seed=seed, mrate=0.6, **longer)
+        for rate, gain in ((0.4, 0.01), (0.8, 0.05)):
+            save_category(tmp_path, "uot_rcl", 0.5 + gain, noise_rate=rate, seed=seed, **wiki)
+            save_category(tmp_path, "uot_rcl", 0.5, noise_rate=rate, seed=seed, lam=0.0, **wiki)
+    runs = ncbook.load_runs(tmp_path)
+    assert ncbook.decide("R07", runs).word == SEEN
+    assert [line.word for line in ncbook.decide("R07", runs).lines] == [SEEN, UNSEEN]
+    assert ncbook.decide("U14", runs).word == MIXED  # nothing at 0.2
+
+
 def test_the_mask_at_rate_zero_does_not_count_for_and_against(tmp_path):
     """L06 speaks of rate 0.6, L27 of matched pairs, and L19 of L2RM with the mask off."""
     for seed in range(3):
