@@ -167,7 +167,7 @@ APART = {1: "", 2: ", two averaged", 4: ", four averaged"}  # four: of GCE
 WIDTH, WORDS = "embed_dim=1024", "word_dim=1024"
 CONTROLS = {  # of GCE: more weights in one network, and smoother ones
     f"{WIDTH}, loss=gce": "GCE, one network, output of 1,024 (256)",
-    f"loss=gce, {WORDS}": "GCE, one network, word vectors of 1,024 (300)",
+    f"loss=gce, {WORDS}": "GCE, one network, word vectors of 1,024 (256)",
     f"loss=gce, networks=2, {WORDS}": "GCE, word vectors of 1,024, two averaged",
     f"{WIDTH}, loss=gce, {WORDS}": "GCE, one network, both of 1,024",
     "ema=0.996, loss=gce": "GCE, moving average of the weights",
