@@ -183,9 +183,12 @@ def parts_table(rate: float = 0.6) -> Styler:
     table = runs.pivot_table(index="label", columns="seed", values="rsum")
     table = table.loc[[label for label in PARTS if label in table.index]].rename_axis(None)
     table.columns = [f"seed {seed}" for seed in table]
-    groups = runs.groupby("label")["rsum"]
+    groups = {str(label): part for label, part in runs.groupby("label")}
     table = table.map(lambda value: "" if pd.isna(value) else f"{value:.1f}")
-    table["mean"] = [mean_text(list(groups.get_group(label)), 1) for label in table.index]
+    table["mean"] = [
+        " ".join([mean_text(list(groups[label]["rsum"]), 1), *marks_of(groups[label])])
+        for label in table.index
+    ]
     caption = (
         f"Measured on Flickr8K, model bow, preset standard, {rate:g} of the images exchanged: rSum on 1,000 "
         f"test photographs, epoch selected on validation; mean ± standard deviation (seeds); {devices(runs)}"
