@@ -235,7 +235,8 @@ def lead() -> Markdown:
         for rate in (0.4, 0.6)
     }
     lines = [
-        "* **A larger model.** CRANK minus L2RM with SAF on photographs ([table](photographs.html#photographs-fragments)): "
+        "* **A larger model.** CRANK minus L2RM with SAF on photographs "
+        "([table](photographs.html#photographs-fragments)): "
         f"{'; '.join(f'rate {rate:g}: {gap_text(d)}' for rate, d in larger.items())}.",
         "* **Part of its lead is a temperature.** Other methods ran at the temperatures of their papers. "
         f"CRANK+ minus SPS on Flickr8K at rate 0.6: {published}, as published; {tuned}, at the temperatures "
