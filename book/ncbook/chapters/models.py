@@ -126,7 +126,7 @@ def side_by_side(table: pd.DataFrame, record: Record) -> Styler:
     caption = (
         f"Measured: emoji, preset quick, plain training ({s['method_options']['loss']}), mismatch rate "
         f"{s['mrate']:g}, one seed, best epoch on validation, 500 test pictures. Times: the machine of the "
-        "run *now*."
+        "run marked now."
     )
     return show(table.rename(columns={"rsum": "rSum"}), "side", caption, digits=1, missing="no record")
 
