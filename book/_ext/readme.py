@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -67,7 +66,7 @@ def content() -> str:
     from ncbook import load_runs
     from ncbook.averaged import standing
     from ncbook.board import AVERAGED, CHOSEN, TWO
-    from ncbook.compare import paired
+    from ncbook.compare import paired, seeds_text
 
     every = scores()
     warm = every["label"].str.contains(CHOSEN)
@@ -101,7 +100,7 @@ def content() -> str:
     moved = [paired(parts[k], parts[k.removesuffix(CHOSEN)], "value") for k in parts if CHOSEN in k]
     lower = sum(d.mean < 0 for d in moved)
     kept = f"; on product photographs the same values lower the mean of {lower} of {len(moved)} methods"
-    kept = f"{kept} ({_span([d.n for d in moved])})" if lower else ""
+    kept = f"{kept} ({seeds_text([d.n for d in moved])})" if lower else ""
     l2rm = table[(table["dataset"] == "f8k") & (table["label"] == "l2rm") & (table["rate"] == at)]["early"]
     early = f" ({l2rm.sum()} of {len(l2rm)} runs were tested in their warm-up)" if l2rm.any() else ""
     beside = {d: standing(load_runs(preset="standard"), d, at) for d in SETS}
@@ -126,23 +125,17 @@ def content() -> str:
             for label, name in ROWS.items()
             if label in tuned
         ),
-        seeds=_span(chosen.size()),
+        seeds=seeds_text(chosen.size()),
         elsewhere=kept,
         leads=" and on product photographs" if ones.idxmax() == "crank" else ", not on product photographs",
     )
-    spans = {d: _span(n[n.index.isin(ROWS, level=1)][d]) for d in SETS}
+    spans = {d: seeds_text(n[n.index.isin(ROWS, level=1)][d]) for d in SETS}
     return f"{said}\n\n{shown}\n\n{NOTE.format(**spans, spread=cells['value'].std().max())}"
 
 
 def _shown(value: float, early: bool) -> str:
     """Write a mean, in italics if one of its runs was tested in its warm-up."""
     return f"*{value:.0f}*" if early else f"{value:.0f}"
-
-
-def _span(counts: Collection[int]) -> str:
-    """Write the smallest and the largest number of seeds."""
-    least, most = min(counts), max(counts)
-    return f"{least} seed{'s' if most > 1 else ''}" if least == most else f"{least} to {most} seeds"
 
 
 def text(readme: str, content: str) -> str:

@@ -6,7 +6,7 @@ import functools
 import itertools
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 import pandas as pd
@@ -45,6 +45,12 @@ def mean_text(values: Sequence[float], digits: int = 1, *, count: bool = True) -
         return ""
     deviation = f" ± {spread(values):.{digits}f}" if len(values) > 1 else ""
     return f"{statistics.fmean(values):.{digits}f}{deviation}{f' ({len(values)})' if count else ''}"
+
+
+def seeds_text(counts: Collection[int]) -> str:
+    """Write the smallest and the largest of several numbers of seeds."""
+    least, most = min(counts), max(counts)
+    return f"{least}{f' to {most}' if least < most else ''} seed{'s' if most > 1 else ''}"
 
 
 @functools.cache

@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ncbook.board import DATA_NAMES, noise_name
-from ncbook.compare import Difference, spread
+from ncbook.compare import Difference, seeds_text, spread
 from ncbook.evidence import VERDICTS, best_other
 from ncbook.layouts import Layout, layout_of
 from ncbook.marks import explained
@@ -120,13 +120,8 @@ def _no_runs(axis: Axes) -> None:
 def _measured_title(place: Place, seeds: Collection[int]) -> str:
     """Return the title of a panel of measured values, with the number of seeds behind each."""
     noise = [noise_name(place.protocol)] if place.protocol else []
-    more = ", ".join([*noise, *([_seeds_text(seeds)] if seeds else [])])
+    more = ", ".join([*noise, *([seeds_text(seeds)] if seeds else [])])
     return f"Measured, {place_text(place.where)},\n{more}"
-
-
-def _seeds_text(counts: Collection[int]) -> str:
-    least, most = min(counts), max(counts)
-    return f"{most} seed{'s' if most > 1 else ''}" if least == most else f"{least} to {most} seeds"
 
 
 def remark(figure: Figure, text: str) -> None:
@@ -254,7 +249,7 @@ def sweep_figure(
         axis.axvline(usual, color=plots.NEUTRAL, lw=1, ls=":")
     axes[0].set_ylabel("recall, %")
     if len(values) > 1:
-        said = f"Measured, {place_text(place)}, {_seeds_text(set(table.groupby('variant').size()))}."
+        said = f"Measured, {place_text(place)}, {seeds_text(set(table.groupby('variant').size()))}."
         remark(figure, f"{said} {ONLY_SHORT if place['preset'] == SMALL and not preset else ''}".strip())
         figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=8)
     return figure
