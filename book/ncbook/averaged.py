@@ -14,6 +14,7 @@ from ncbook.board import ALONE, AVERAGED, DATA_NAMES, ONE, REAL, TWO, is_marked,
 from ncbook.compare import Difference, paired
 from ncbook.figures import interval
 from ncbook.marks import OUTDATED, marks_of
+from ncbook.notebook import NOT_RUN
 from ncbook.runs import Runs, select
 from nclib import plots
 
@@ -36,7 +37,6 @@ PLACES: dict[str, dict[str, Any]] = {
     "emoji": {"dataset": "emoji", "preset": "quick", "model": "vse", "protocol": "images"},
 }
 """Where both kinds of pairs are recorded, by data set."""
-NOT_RUN = "not run"
 
 
 def against_averaged(runs: Runs, dataset: str, rate: float) -> dict[str, tuple[Difference, Difference]]:

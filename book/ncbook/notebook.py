@@ -13,7 +13,7 @@ from pandas.io.formats.style import Styler
 from ncbook.compare import mean_text
 from ncbook.marks import MARKS, marks_of
 
-NO_RECORD = "no record"
+NOT_RUN = "not run"
 # A mean with its spread or its interval, or one value, and the number of seeds behind it.
 SEEDS = re.compile(r"^[-+]?[\d.,]+(?: ± [\d.,]+| \[[^]]*\])? \((\d+)\)(?= |$)")
 
@@ -132,7 +132,7 @@ def means(
     Returns
     -------
     DataFrame of str
-        ``"no record"`` where no run fits; behind a cell the marks of :data:`ncbook.marks.MARKS`.
+        ``"not run"`` where no run fits; behind a cell the marks of :data:`ncbook.marks.MARKS`.
         Headings that are floats are written in their shortest form.
 
     Examples
@@ -149,7 +149,7 @@ def means(
         return " ".join([mean_text(list(part), digits), *marks_of(runs.loc[part.index], value)])
 
     cells = runs.groupby([*rows, *columns])[value].agg(text)
-    table = cells.unstack(columns).fillna(NO_RECORD)
+    table = cells.unstack(columns).fillna(NOT_RUN)
     table.index.names = [None] * table.index.nlevels
     if len(columns) == 1:
         table.columns = table.columns.map(lambda v: f"{v:g}" if isinstance(v, float) else str(v))

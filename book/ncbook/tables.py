@@ -14,7 +14,7 @@ from ncbook.compare import mean_text, paired, spread
 from ncbook.layouts import LAYOUTS, PAPERS, Layout, layout_of
 from ncbook.marks import MARKS, marks_of
 from ncbook.match import RunSpec, measured, models_named, numbers, printed_run
-from ncbook.notebook import NO_RECORD
+from ncbook.notebook import NOT_RUN
 from ncbook.page import Cell, Table, csv_text
 from ncbook.papers import MISSING, Value, anomaly_text, paper_table, said_against, values_of
 from ncbook.regime import Groups, Place, groups_of, place_of
@@ -242,7 +242,7 @@ def _not_run(rows: Sequence[_Row], where: dict[str, str]) -> str:
     names = ", ".join(f"{label} ({', '.join(at)})" if at else label for label, at in labels.items())
     place = " ".join(f"--{key} {value}" for key, value in where.items())
     given = f"METHOD {place} --noise_rate" if of_labels else f"METHOD --model MODEL {place} --mrate"
-    return f"{NO_RECORD.capitalize()}: {names}. Each is one command: nclib run {given} RATE"
+    return f"{NOT_RUN.capitalize()}: {names}. Each is one command: nclib run {given} RATE"
 
 
 def _reference(layout: Layout, method: str, model: str) -> RunSpec:
@@ -300,7 +300,7 @@ def _measured_cells(layout: Layout, row: _Row) -> list[Cell]:
     gains = [_two_lines(gain) for gain in row.gains]
     if layout.of_labels:
         half = len(row.values) // 2  # the two directions are of the same runs
-        means = [mean_text(v, 3, count=k < half) or NO_RECORD for k, v in enumerate(row.values)]
+        means = [mean_text(v, 3, count=k < half) or NOT_RUN for k, v in enumerate(row.values)]
         return [*map(_two_lines, means), *(replace(gain, own=gain.own.split(" (")[0]) for gain in gains)]
     *recalls, total = (mean_text(v, count=v is row.values[-1]) for v in row.values)
     return [Cell(total), *gains, *map(Cell, recalls)]
@@ -308,7 +308,7 @@ def _measured_cells(layout: Layout, row: _Row) -> list[Cell]:
 
 def _two_lines(text: str) -> Cell:
     """Put what follows a number below it."""
-    if text == NO_RECORD:
+    if text == NOT_RUN:
         return Cell(text, kind="nc-none")
     number, _, rest = text.partition(" ")
     return Cell(number, own=rest)

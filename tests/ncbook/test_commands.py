@@ -43,7 +43,7 @@ def test_a_table_shows_its_values(tmp_path, capsys):
     assert len((tmp_path / "table.csv").read_text().splitlines()) == len(values) + 1
     assert cli.main(["table", "UOT-RCL", "IV", "--bundled", "--folder", str(tmp_path)]) == 0
     shown = capsys.readouterr()
-    assert "No record: uot_rcl, uot_rcl (plc=off), " in shown.out
+    assert "Not run: uot_rcl, uot_rcl (plc=off), " in shown.out
     assert "DataFrame" not in shown.out
     assert f"no record of a run below {tmp_path}" in shown.err
     assert cli.main(["table", "REPAIR", "VI", "--bundled"]) == 1

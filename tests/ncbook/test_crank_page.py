@@ -151,7 +151,7 @@ def test_averaged_networks_and_chosen_temperatures_are_rows_where_asked() -> Non
     assert list(table.data.index) == photographs.FAIR
     assert "averaged: two networks trained apart" in table.caption
     assert "temperature chosen: not the published one" in table.caption
-    assert (table.data.loc["pcsr, temperature chosen"] == "no record").all() == ("pcsr" not in found)
+    assert (table.data.loc["pcsr, temperature chosen"] == "not run").all() == ("pcsr" not in found)
     pair = "plain (gce), averaged"
     assert pair in photographs.rate_rows(runs, "images", "selected").data.index
     assert pair not in photographs.rate_rows(runs, "images", "last", "last.rsum").data.index  # untested

@@ -164,10 +164,10 @@ def test_measured_page_and_file_agree(key, runs):
         assert sorted(on_page, key=float) == sorted((f"{v:.{digits}f}" for v in in_file), key=float)
         assert on_page
         missing = [k for k, v in line.items() if k.endswith(" mean") and not v]
-        assert bool(missing) == ("no record" in shown)
+        assert bool(missing) == ("not run" in shown)
         assert line["records"]
     missing = {line["run"] for line in lines(sheet) if line["n"] == "0"}
-    (said,) = (line for line in sheet.lines if line.startswith("No record: "))
+    (said,) = (line for line in sheet.lines if line.startswith("Not run: "))
     assert all(name in said for name in missing)
     assert "nclib run METHOD" in said
 

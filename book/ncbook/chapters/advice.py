@@ -9,10 +9,11 @@ import pandas as pd
 from pandas.io.formats.style import Styler
 
 from ncbook import board, show
-from ncbook.averaged import GCE, NOT_RUN, RATES
+from ncbook.averaged import GCE, RATES
 from ncbook.board import ALONE, ONE, REAL, TWO
 from ncbook.compare import paired
 from ncbook.marks import marks_of
+from ncbook.notebook import NOT_RUN
 from ncbook.runs import select
 from nclib.methods.base import METHODS
 

@@ -312,9 +312,7 @@ def posteriors(rows: pd.DataFrame, about: dict[str, Any]) -> Styler:
     table = both.groupby(["label", "mrate"], sort=False)[["auc", "ece"]].first()
     table = table.map(lambda v: f"{v:.3f}" if pd.notna(v) else "–")
     table = (
-        table.rename(columns={"auc": "AUROC", "ece": "calibration error"})
-        .unstack("mrate")
-        .fillna("no record")
+        table.rename(columns={"auc": "AUROC", "ece": "calibration error"}).unstack("mrate").fillna("not run")
     )
     caption = (
         "Measured on the 30,000 training pairs of Flickr8K, pictures exchanged, seed 0: P(matched) of each "

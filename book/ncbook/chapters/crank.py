@@ -14,11 +14,11 @@ from matplotlib.figure import Figure
 from pandas.io.formats.style import Styler
 
 from ncbook import board, load_runs, recorded, show
-from ncbook.averaged import NOT_RUN, PLACES, RATES, against_averaged
+from ncbook.averaged import PLACES, RATES, against_averaged
 from ncbook.chapters import Finished, advice, as_preset, devices, labelled, rows_of, say, training
 from ncbook.chapters.photographs import gap_text, labelled_runs
 from ncbook.compare import Difference, mean_text, paired
-from ncbook.notebook import NO_RECORD, means, measures
+from ncbook.notebook import NOT_RUN, means, measures
 from ncbook.runs import select
 from ncbook.schematic import Schematic, Sketch
 from nclib import plots
@@ -185,7 +185,7 @@ def ablation(
     runs = ablation_runs(rows)
     both = runs[runs["mrate"].isin([0.0, 0.6])]
     table = means(both, "label", "mrate").reindex(index=list(rows), columns=["0", "0.6"])
-    table = table.astype(object).fillna(NOT_RUN).replace(NO_RECORD, NOT_RUN)
+    table = table.astype(object).fillna(NOT_RUN)
     caption = (
         "Measured on Flickr8K, preset standard: rSum on 1,000 test photographs at the epoch selected on the "
         f"validation photographs; mean ± standard deviation (seeds); images exchanged; {devices(both)}"
@@ -296,7 +296,7 @@ def scenes() -> Styler:
     table = cells.unstack("mrate")
     means = images.groupby(["label", "mrate"])["rsum"].mean().unstack("mrate")
     shown = means.reindex(columns=[0.0, 0.2, 0.4]).dropna().mean(axis=1).sort_values(ascending=False)
-    table = table.loc[shown.index].fillna("no record")
+    table = table.loc[shown.index].fillna(NOT_RUN)
     table.columns = [f"{rate:g}" for rate in table.columns]
     caption = (
         "Measured on drawn scenes, model VSE, preset quick, five epochs in all: rSum on 500 test scenes; "

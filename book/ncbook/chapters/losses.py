@@ -13,12 +13,12 @@ from pandas.io.formats.style import Styler
 from torch import Tensor
 
 from ncbook import Runs, show
-from ncbook.averaged import NOT_RUN, OF, PLACES, RATES, standing
+from ncbook.averaged import OF, PLACES, RATES, standing
 from ncbook.board import ALONE, CHOSEN, DATA_NAMES, REAL, scored
 from ncbook.chapters.photographs import photograph_runs
 from ncbook.compare import mean_text, paired
 from ncbook.marks import marks_of
-from ncbook.notebook import NO_RECORD, means
+from ncbook.notebook import NOT_RUN, means
 from ncbook.runs import select
 from ncbook.temperature import TEMPERATURES, WITH_SOFTMAX, chosen, temperatures
 from nclib import losses, plots
@@ -208,7 +208,7 @@ def averaged_table(runs: Runs, dataset: str = "f8k") -> Styler | None:
     where = "preset {preset}, model {model}, {protocol} exchanged".format(**PLACES[dataset])
     caption = f"Measured, {DATA_NAMES[dataset]}, {where}: rSum by mismatch rate (seeds)"
     return show(
-        shown.astype(object).fillna(NOT_RUN).replace(NO_RECORD, NOT_RUN),
+        shown.astype(object).fillna(NOT_RUN),
         f"losses-averaged-{dataset}",
         caption,
     )

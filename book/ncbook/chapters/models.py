@@ -128,7 +128,7 @@ def side_by_side(table: pd.DataFrame, record: Record) -> Styler:
         f"{s['mrate']:g}, one seed, best epoch on validation, 500 test pictures. Times: the machine of the "
         "run marked now."
     )
-    return show(table.rename(columns={"rsum": "rSum"}), "side", caption, digits=1, missing="no record")
+    return show(table.rename(columns={"rsum": "rSum"}), "side", caption, digits=1, missing="not run")
 
 
 def scatter(table: pd.DataFrame) -> Figure:

@@ -196,7 +196,7 @@ def recorded_types(given: Mapping[str, Any]) -> pd.DataFrame:
 def measured(choices: Mapping[str, Mapping[str, Any]], given: Mapping[str, Any], name: str) -> Styler:
     """Show mean ± standard deviation (seeds) of the recorded rSum of each choice; arguments as above."""
     sums = recorded_sums(choices, given)
-    texts = {k: mean_text(list(sums[k].dropna())) or "no record" for k in choices}
+    texts = {k: mean_text(list(sums[k].dropna())) or "not run" for k in choices}
     run = nclib.resolve("plain", model="omit", **given).run
     what = "mismatch rate 0, mean ± standard deviation (seeds)"
     caption = f"Measured: {run.dataset}, preset {run.preset}, {what}"

@@ -10,12 +10,11 @@ from matplotlib.figure import Figure
 from pandas.io.formats.style import Styler
 
 from ncbook import recorded, show
-from ncbook.averaged import NOT_RUN
 from ncbook.board import ALONE, AVERAGED, CHOSEN, DATA_NAMES, REAL
 from ncbook.chapters import as_preset, devices, labelled, rows_of
 from ncbook.compare import Difference, by_seed, mean_text
 from ncbook.marks import REMARKED, WARMUP, in_warmup, marks_of
-from ncbook.notebook import NO_RECORD, means
+from ncbook.notebook import NOT_RUN, means
 from ncbook.runs import Runs, select
 from ncbook.temperature import WHERE, WITH_SOFTMAX, chosen
 from nclib import plots
@@ -148,7 +147,7 @@ def rate_rows(
         f"seed; {devices(part)}"
     )
     told = [words for end, words in TOLD.items() if any(end in label for label in rows)]
-    return show(table.reindex(rows).fillna(NO_RECORD), name, "; ".join([caption, *told]))
+    return show(table.reindex(rows).fillna(NOT_RUN), name, "; ".join([caption, *told]))
 
 
 def of_sgr(rate: float = 0.6) -> str:
@@ -343,7 +342,7 @@ def difference_rows(runs: pd.DataFrame, protocol: str = "images", compared: Comp
         index="comparison", columns="mrate", values="text"
     )
     order = [words for *_, words in compared if words in table.index]
-    table = table.loc[order].fillna("no record").rename_axis(index=None, columns="mismatch rate")
+    table = table.loc[order].fillna(NOT_RUN).rename_axis(index=None, columns="mismatch rate")
     table.columns = [f"{rate:g}" for rate in table.columns]
     seeds = f"{found['n'].min()} to {found['n'].max()}" if found["n"].nunique() > 1 else found["n"].iloc[0]
     caption = (

@@ -260,7 +260,7 @@ def ranking_table(found: BothProtocols) -> Styler | None:
     wide["captions − images, same seed"] = wide["captions"] - wide["images"]
 
     def text(values: pd.Series) -> str:
-        return mean_text(list(values.dropna())) if values.notna().any() else "no record"
+        return mean_text(list(values.dropna())) if values.notna().any() else "not run"
 
     rows = {}
     for label in _order(here, "rsum"):

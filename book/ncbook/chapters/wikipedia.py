@@ -10,11 +10,10 @@ from matplotlib.figure import Figure
 from pandas.io.formats.style import Styler
 
 from ncbook import board, means, recorded, show
-from ncbook.averaged import NOT_RUN
 from ncbook.chapters import devices, over_rates, verdicts
 from ncbook.chapters.category_baselines import FAMILIES, UNLABELLED, printed_map
 from ncbook.compare import Difference
-from ncbook.notebook import NO_RECORD
+from ncbook.notebook import NOT_RUN
 from nclib.plots import labels
 
 MAIN = ("uot_rcl", "mrl", "elrcmr", "deep_sm", "sdml", "dscmr")  # drawn, the lead method first
@@ -83,7 +82,7 @@ def _table(runs: pd.DataFrame, order: list[str], name: str) -> Styler | None:
         f"{one['val_pairs']:,.0f} validation pairs; mean ± standard deviation (number of seeds); "
         f"labels redrawn {NOISE[one['scope']]}; {devices(runs)}"
     )
-    return show(table.reindex(order).fillna(NO_RECORD).replace(NO_RECORD, NOT_RUN), name, caption)
+    return show(table.reindex(order).fillna(NOT_RUN), name, caption)
 
 
 def rate_table(runs: pd.DataFrame, name: str = "rates") -> Styler | None:
@@ -132,7 +131,7 @@ def _difference_table(
     table = pd.DataFrame({k: row for k, row in rows.items() if row}).T
     if table.empty:
         return None
-    table = table.sort_index(axis=1).rename_axis(columns="label noise").fillna("no record")
+    table = table.sort_index(axis=1).rename_axis(columns="label noise").fillna(NOT_RUN)
     preset, dataset = runs[["preset", "dataset"]].iloc[0]
     caption = (
         f"Measured on {board.data_name(dataset)}, preset {preset}: mAP, {what}; mean [95 % interval of the "
