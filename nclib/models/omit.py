@@ -20,7 +20,7 @@ from nclib.common.tokens import Tokens
 from nclib.models.base import CaptionEncoding, ImageEncoding, fragments, option, used_with
 from nclib.models.compiled import call, comparing
 from nclib.models.encoders import EPS, l2, word_mask, xavier_linear
-from nclib.models.grouping import Group, Grouped, group_captions
+from nclib.models.grouping import GROUP_BYTES, Group, Grouped, accelerated, group_captions
 from nclib.models.omit_matching import (
     MARGINALS,
     MATCHINGS,
@@ -228,7 +228,8 @@ class OMIT(PictureMatcher):
         n = images.shape[1] - lead
         kept = max(1, int(n * (1 - self.mask_ratio) + 1e-9))
         order = torch.rand(images.shape[0], n).argsort(1)[:, :kept] + lead
-        order = torch.cat([torch.arange(lead).expand(images.shape[0], lead), order], 1).to(images.device)
+        order = torch.cat([torch.arange(lead).expand(images.shape[0], lead), order], 1)
+        order = order.to(images.device, non_blocking=True)
         return images.gather(1, order[..., None].expand(-1, -1, images.shape[2]))
 
     def encode_captions(self, tokens: Tokens) -> OMITCaptions:
@@ -310,17 +311,17 @@ class OMIT(PictureMatcher):
                 return self._compare_vectors(images, captions)
             training, lengths = torch.is_grad_enabled(), captions.lengths
             # reading whether a dustbin is a mean would make a GPU wait
-            lean = not training and device.type == "cpu"
+            lean = not training and not accelerated(device)
             image, caption = self._sides(images, captions, lean=lean)
             n_images, n_keys = image["keys"].shape[:2]
             column = n_images * n_keys * caption["words"].element_size()  # bytes of a word's cosines
             column *= BYTES[MATCHINGS[self.matching].family]
             again = training and column * (sum(lengths) + len(lengths)) > self.memory_budget
-            small = not training and device.type == "cpu"
+            small = not training and not accelerated(device)
+            price = GROUP_BYTES / column if accelerated(device) else max(2.0, 3e4 / (n_images * n_keys))
             groups = group_captions(
                 lengths,
-                # a group takes some fifty calls; on an accelerator launches count
-                group_cost=max(2.0, 3e4 / (n_images * n_keys)) if device.type == "cpu" else 1e9,
+                group_cost=price,  # a group takes some fifty calls
                 max_words=GROUP_WORDS if small else max(1, self.memory_budget // column),
                 max_captions=chunk,
             )

@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nclib.models.base import CaptionEncoding, ImageEncoding
+from nclib.models.grouping import accelerated
 from nclib.models.pvse import FragmentAttention
 
 Side = dict[str, Tensor]
@@ -58,7 +59,10 @@ def _aligned(count: int) -> int:
 def _cosines(regions: Tensor, words: Tensor) -> Tensor:
     """Inner products (B, n, m, C) of all unit regions (B, n, D) and words (C, m, D)."""
     flat = words.transpose(0, 1).reshape(-1, words.shape[-1])  # (m C, D)
-    padded = F.pad(flat, (0, 0, 0, _aligned(len(flat)) - len(flat)))
+    extra = _aligned(len(flat)) - len(flat)
+    if accelerated(flat.device):  # some rows always: without any a compiler would make another graph
+        extra = ALIGNED - len(flat) % ALIGNED
+    padded = F.pad(flat, (0, 0, 0, extra))
     product = (regions.reshape(-1, regions.shape[-1]) @ padded.t())[:, : len(flat)]
     return product.to(regions.dtype).unflatten(1, (words.shape[1], -1)).unflatten(0, regions.shape[:2])
 

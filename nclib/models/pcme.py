@@ -46,7 +46,8 @@ def with_words_dropped(tokens: Tokens, drop: float, unknown: int) -> Tokens:
     shape, place = tokens.ids.shape, torch.arange(tokens.ids.shape[1])
     last = torch.tensor(tokens.lengths)[:, None] - 1
     inner = (place > 0) & (place < last)  # (C, W)
-    ids = tokens.ids.masked_fill((inner & (torch.rand(shape) < drop)).to(tokens.ids.device), unknown)
+    lost = (inner & (torch.rand(shape) < drop)).to(tokens.ids.device, non_blocking=True)
+    ids = tokens.ids.masked_fill(lost, unknown)
     rank = torch.rand(shape).masked_fill(~inner, 1.0).argsort(1).argsort(1)
     left_out = inner & (rank < (drop * inner.sum(1, keepdim=True)).long())
     return Tokens(*keep_rows((place <= last) & ~left_out, ids))

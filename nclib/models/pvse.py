@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from nclib.common.tokens import Tokens
 from nclib.losses import triplet
 from nclib.models.base import Encoding, option
-from nclib.models.encoders import WordEmbedding, l2, pack, unpack, word_mask, xavier_linear
+from nclib.models.encoders import BiGRU, WordEmbedding, l2, sizes_on, word_mask, xavier_linear
 from nclib.models.region_words import PictureMatcher
 from nclib.models.registry import register
 
@@ -83,17 +83,15 @@ class SentenceEncoder(nn.Module):
         if embed_dim % 2:
             raise ValueError(f"embed_dim must be even (two directions side by side), got {embed_dim}")
         self.sentence = sentence
-        self.gru = nn.GRU(word_dim, embed_dim // 2, batch_first=True, bidirectional=True)
+        self.gru = BiGRU(word_dim, embed_dim // 2)
 
     def forward(self, words: Tensor, lengths: tuple[int, ...]) -> Tensor:
         """Map word vectors (C, W, word_dim) to sentence vectors (C, embed_dim)."""
-        packed, places = pack(words, lengths)
-        states, final = self.gru(packed)
+        states, final = self.gru.read(words, lengths)
         if self.sentence == "final":
             return final.transpose(0, 1).flatten(1)
-        padded = unpack(states.data, places, words.shape[:2])  # (C, W, D)
-        last = (torch.tensor(lengths) - 1).to(padded.device, non_blocking=True)
-        return padded.gather(1, last[:, None, None].expand(-1, 1, padded.shape[2])).squeeze(1)
+        last = sizes_on(lengths, states.device) - 1
+        return states.gather(1, last[:, None, None].expand(-1, 1, states.shape[2])).squeeze(1)
 
 
 MARGIN = 0.1

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from nclib.common.tokens import Tokens
 from nclib.models.base import CaptionEncoding, ImageEncoding, Matcher, fragments, option, used_with
 from nclib.models.compiled import call, comparing, wanted
-from nclib.models.encoders import RegionEncoder, TextEncoder, start_from, word_mask
-from nclib.models.grouping import Grouped, group_captions
+from nclib.models.encoders import RegionEncoder, TextEncoder, mask_of, sizes_on, start_from
+from nclib.models.grouping import GROUP_BYTES, Grouped, accelerated, group_captions
 from nclib.models.pretrained import PretrainedText
 from nclib.models.pretrained_pictures import PretrainedCells
 
@@ -224,9 +224,8 @@ class CosineMatcher(DualEncoder, RegionWordMatcher):
     """A dual encoder of region features and words."""
 
 
-GROUP_COST = {"cpu": 30.0, "other": 1e6}
-"""Fixed cost of a group of captions, in words of padding: mask, gather, and some forty calls on a CPU. On an
-accelerator launches count, and a group takes as many captions as its memory holds."""
+GROUP_COST = 30.0
+"""Fixed cost of a group of captions on a CPU, in words of padding: mask, gather, and some forty calls."""
 
 EVALUATION_BYTES = 1 << 28
 """Largest group without gradients on a CPU."""
@@ -296,7 +295,10 @@ class FragmentMatcher(RegionWordMatcher):
             torch.enable_grad(),
             torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor),
         ):
-            scores = self._scores(regions, words, words.new_ones(n, w))
+            if wanted(regions.device):
+                scores = self._scores(regions, words, sizes_on((w,) * n, words.device))
+            else:
+                scores = self.pair_scores(regions, words, words.new_ones(n, w))
         if scores.shape != (len(regions), n):
             raise TypeError(
                 f"{type(self).__name__}.pair_scores must be (images, captions), ({len(regions)}, {n}), got "
@@ -323,28 +325,31 @@ class FragmentMatcher(RegionWordMatcher):
             per_word, per_caption = self.training_bytes(regions)
             word = per_word + per_caption * len(lengths) // sum(lengths)
             budget = self.memory_budget
-            if not training and regions.device.type == "cpu":
+            if not training and not accelerated(regions.device):
                 budget = min(budget, EVALUATION_BYTES)
             again = training and word * sum(lengths) > budget
             groups = group_captions(
                 lengths,
-                group_cost=GROUP_COST["cpu" if regions.device.type == "cpu" else "other"],
+                group_cost=GROUP_BYTES / word if accelerated(regions.device) else GROUP_COST,
                 max_words=max(1, budget // word),
                 max_captions=chunk,
             )
             grouped, columns = Grouped(groups, words.device), []
-            for group, part in zip(groups, grouped.split(words), strict=True):
-                inputs = _padded_with_ones(part[:, : group.width], group.lengths)
-                columns.append(grouped.compute(self._scores, regions, *inputs, again=again))
+            parts = grouped.split(words), grouped.split(sizes_on(lengths, words.device))
+            for group, some, sizes in zip(groups, *parts, strict=True):
+                inputs = regions, some[:, : group.width], sizes
+                columns.append(grouped.compute(self._scores, *inputs, again=again))
             return grouped.join(columns)
 
-    def _scores(self, regions: Tensor, words: Tensor, mask: Tensor) -> Tensor:
-        """:meth:`pair_scores`, compiled where that is wanted."""
-        if not wanted(regions.device):
-            return self.pair_scores(regions, words, mask)
-        varying = [(regions, 0), (words, 0), (words, 1), (mask, 0), (mask, 1)]
-        scores: Tensor = call(type(self).pair_scores, self, regions, words, mask, varying=varying)
+    def _scores(self, regions: Tensor, words: Tensor, sizes: Tensor) -> Tensor:
+        """:meth:`padded_scores`, compiled where that is wanted."""
+        varying = [(regions, 0), (words, 0), (words, 1), (sizes, 0)]
+        scores: Tensor = call(FragmentMatcher.padded_scores, self, regions, words, sizes, varying=varying)
         return scores
+
+    def padded_scores(self, regions: Tensor, words: Tensor, sizes: Tensor) -> Tensor:
+        """Return :meth:`pair_scores` of captions with ``sizes`` (n,) words each: one graph for a compiler."""
+        return self.pair_scores(regions, *_padded_with_ones(words, sizes))
 
     def paired_similarity(
         self, images: ImageEncoding, captions: CaptionEncoding, *, logits: bool = False
@@ -354,16 +359,16 @@ class FragmentMatcher(RegionWordMatcher):
         regions, words = fragments(images, captions)
         with torch.autocast(regions.device.type, enabled=False):
             regions, words = regions.to(self.dtype), words.to(self.dtype)
-            sets = regions, *_padded_with_ones(words, captions.lengths)
+            sets = regions, *_padded_with_ones(words, sizes_on(captions.lengths, words.device))
             # one image and one caption at a time: (n, 1, 1)
             scores: Tensor = torch.vmap(self.pair_scores)(*(part[:, None] for part in sets))
             return scores.flatten()
 
 
-def _padded_with_ones(words: Tensor, lengths: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+def _padded_with_ones(words: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
     """Words (n, w, D) with ones at padding, and their mask (n, w).
 
     No score depends on these rows, but the length of a zero row has no second derivative.
     """
-    mask = word_mask(lengths, words.shape[1], words)
+    mask = mask_of(sizes, words.shape[1], words)
     return words.masked_fill(mask[..., None] == 0, 1.0), mask

@@ -109,8 +109,8 @@ def similarity_matrix(
         tqdm(total=n_captions, desc="scoring", unit="caption", disable=not progress, leave=False) as bar,
     ):
         parts = [
-            model.encode_images(split.features(np.arange(i, min(i + batch_size, n_images))).to(where))
-            for i in range(0, n_images, batch_size)
+            model.encode_images(split.features(rows).to(where, non_blocking=True))
+            for rows in np.split(np.arange(n_images), range(batch_size, n_images, batch_size))
         ]
         images = type(parts[0]).concat(parts)
         for i in range(0, n_captions, batch_size):

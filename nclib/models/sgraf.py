@@ -8,6 +8,7 @@ the score. Results equal those of a loop over captions.
 from __future__ import annotations
 
 from abc import abstractmethod
+from functools import lru_cache
 from typing import Any, ClassVar
 
 import torch
@@ -17,8 +18,17 @@ from torch import Tensor, nn
 from nclib.common.tokens import Tokens
 from nclib.models.base import CaptionEncoding, ImageEncoding, fragments, option
 from nclib.models.compiled import call, comparing, exact_linear, wanted
-from nclib.models.encoders import EPS, GlobalPooling, l2, word_mask, xavier_linear
-from nclib.models.grouping import Group, Grouped, group_captions
+from nclib.models.encoders import (
+    EPS,
+    GlobalPooling,
+    TextEncoder,
+    l2,
+    mask_of,
+    sizes_on,
+    word_mask,
+    xavier_linear,
+)
+from nclib.models.grouping import GROUP_BYTES, Group, Grouped, accelerated, group_captions
 from nclib.models.region_words import RegionWordMatcher
 from nclib.models.registry import register
 from nclib.models.sgraf_nodes import Linear, pair_nodes, plain_nodes, plain_reasoning, reason_over_pairs
@@ -32,9 +42,9 @@ GRAPH_VALUES = 200_000
 GROUP_NODES = 60_000
 """Nodes (over all images) of one group of captions, likewise."""
 
-GROUP_COST = {"cpu": 400.0, "other": 1e9}
-"""Fixed cost of a group of captions, in nodes of one pair. On a CPU it is small: nearly every length gets a
-group of its own and nothing is padded. On an accelerator launches count: one group, if memory suffices."""
+GROUP_COST = 400.0
+"""Fixed cost of a group of captions on a CPU, in nodes of one pair: so small that nearly every length gets a
+group of its own, and nothing is padded. On an accelerator see :data:`nclib.models.grouping.GROUP_BYTES`."""
 
 IMAGES_AT_ONCE = 1024
 """Images of one group without gradients on an accelerator, so that it holds many captions."""
@@ -66,14 +76,14 @@ class GraphReasoning(nn.Module):
         super().__init__()
         self.steps = nn.ModuleList(GraphStep(dim) for _ in range(steps))
 
-    def forward(self, nodes: Tensor, absent: Tensor | None, plain: bool = False) -> Tensor:
+    def forward(self, nodes: Tensor, absent: Tensor | None, linear: Linear | None = None) -> Tensor:
         """Map nodes (P, N, S) to node 0 after all steps, (P, S); ``absent`` (P, 1, N) is -inf at padding.
 
-        ``plain``: straight from the formulas, not block by block.
+        ``linear``, which computes the maps: straight from the formulas, not block by block.
         """
         maps = [part for step in self.steps if isinstance(step, GraphStep) for part in step.maps()]
-        if plain:
-            return plain_reasoning(nodes, absent, *maps)
+        if linear is not None:
+            return plain_reasoning(nodes, absent, *maps, linear=linear)
         block = max(1, GRAPH_VALUES // (nodes.shape[1] * nodes.shape[2]))
         return reason_over_pairs(nodes, absent, maps, block=block)
 
@@ -123,11 +133,18 @@ class AttentionFiltration(nn.Module):
         C updates r <- (1 - m) r + m s_c in a row are r (1 - m)^C + sum_c m (1 - m)^(C - 1 - c) s_c.
         """
         n = mean.shape[0]
-        age = torch.arange(n - 1, -1, -1, device=mean.device, dtype=mean.dtype)
-        share = MOMENTUM * (1 - MOMENTUM) ** age
+        share = _shares(n, mean.dtype, mean.device)
         for running, values in ((self.norm.running_mean, mean), (self.norm.running_var, variance)):
             running.mul_((1 - MOMENTUM) ** n).add_(share @ values)
         self.norm.num_batches_tracked.add_(n)
+
+
+@lru_cache(maxsize=16)
+def _shares(n: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Weights m (1 - m)^(n - 1 - c) of the captions' statistics."""
+    with torch.inference_mode(False):
+        age = torch.arange(n - 1, -1, -1, dtype=dtype)
+        return (MOMENTUM * (1 - MOMENTUM) ** age).to(device, non_blocking=True)
 
 
 class SimilarityNodes(RegionWordMatcher):
@@ -163,13 +180,23 @@ class SimilarityNodes(RegionWordMatcher):
 
     def encode_images(self, images: Tensor) -> ImageEncoding:
         """Encode region features (B, R, feature_dim) as unit regions (B, R, D) and global vectors (B, D)."""
-        regions = self.encode_regions(images)
-        return ImageEncoding(self.image_global(regions), regions)
+        cells = self.cells(images)
+        regions, vectors = call(SimilarityNodes.encoded, self, cells, varying=[(cells, 0)])
+        return ImageEncoding(vectors, regions)
+
+    def encoded(self, cells: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the regions and the global vectors of images: one graph for a compiler."""
+        regions = self.image_encoder(cells)
+        return regions, self.image_global(regions)
 
     def encode_captions(self, tokens: Tokens) -> CaptionEncoding:
         """Encode captions as unit words (C, W, D) and global vectors (C, D)."""
-        words, _ = self.encode_words(tokens)
-        return CaptionEncoding(self.text_global(words, tokens.lengths), tokens.lengths, words)
+        if isinstance(self.text_encoder, TextEncoder):
+            words, vectors = self.text_encoder(self.check_tokens(tokens), self.text_global)
+        else:
+            words, _ = self.encode_words(tokens)
+            vectors = self.text_global(words, word_mask(tokens.lengths, words.shape[1], words))
+        return CaptionEncoding(vectors, tokens.lengths, words)
 
     def similarity(
         self,
@@ -206,8 +233,8 @@ class SimilarityNodes(RegionWordMatcher):
             sets = (vectors, regions, caption_vectors, words * mask[..., None])
             nodes = plain_nodes(*(x[:, None] for x in sets), *self._maps(), temperature=self.temperature)
             nodes = nodes.flatten(0, 2)[None]  # (1, n, w + 1, S)
-            plain = nodes.device.type != "cpu"
-            result, moments = self._reason(nodes, F.pad(mask, (1, 0), value=1.0), plain)
+            linear = F.linear if accelerated(nodes.device) else None
+            result, moments = self._reason(nodes, F.pad(mask, (1, 0), value=1.0), linear)
         if moments is not None:
             self._remember(*moments)
         return result[0]
@@ -241,17 +268,18 @@ class SimilarityNodes(RegionWordMatcher):
         vectors, regions, caption_vectors, words = self._parts(images, captions)
         with comparing(regions.device):
             at_once = len(regions)
-            if regions.device.type != "cpu" and not torch.is_grad_enabled() and not self.training:
+            if accelerated(regions.device) and not torch.is_grad_enabled() and not self.training:
                 at_once = min(at_once, IMAGES_AT_ONCE)
             groups, again = self._plan(regions[:at_once], captions.lengths, chunk)
             grouped = Grouped(groups, regions.device)
             moments: list[tuple[Tensor, Tensor]] = []
-            caption_parts, word_parts = grouped.split(caption_vectors), grouped.split(words)
+            sizes = sizes_on(captions.lengths, regions.device)
+            parts = [grouped.split(x) for x in (caption_vectors, words, sizes)]
             rows = []
             for some_images in zip(vectors.split(at_once), regions.split(at_once), strict=True):
                 columns: list[Tensor] = []
-                for group, some_vectors, some_words in zip(groups, caption_parts, word_parts, strict=True):
-                    inputs = (*some_images, some_vectors, some_words, group, scored)
+                for group, *some_captions in zip(groups, *parts, strict=True):
+                    inputs = (*some_images, *some_captions, group, scored)
                     out, kept = grouped.compute(self._group, *inputs, again=again)
                     columns.append(out)
                     if kept is not None:
@@ -265,16 +293,17 @@ class SimilarityNodes(RegionWordMatcher):
     def _plan(self, regions: Tensor, lengths: tuple[int, ...], chunk: int | None) -> tuple[list[Group], bool]:
         """Cut the captions into groups, and say whether to compute each again in the backward pass."""
         (n_images, _, dim), training = regions.shape, torch.is_grad_enabled()
-        values, place = self.sim_dim * self._vectors_per_node, "cpu"
-        most = GROUP_NODES // n_images
-        if regions.device.type != "cpu":  # the formulas form contexts; peaks as measured
+        values = self.sim_dim * self._vectors_per_node
+        if accelerated(regions.device):  # the formulas form contexts; peaks as measured
             values = values + 5 * dim if training else values // 4 + 2 * dim
-            place, most = "other", sum(lengths) + len(lengths)
         node = n_images * values * regions.element_size()
-        again = training and node * (sum(lengths) + len(lengths)) > self.memory_budget
-        most = max(1, min(most, self.memory_budget // node))
-        price = GROUP_COST[place] / n_images if self.group_cost is None else self.group_cost
-        return group_captions(lengths, group_cost=price, max_words=most, max_captions=chunk), again
+        most, price = self.memory_budget // node, GROUP_BYTES / node
+        if not accelerated(regions.device):
+            most, price = min(most, GROUP_NODES // n_images), GROUP_COST / n_images
+        price = price if self.group_cost is None else self.group_cost
+        groups = group_captions(lengths, group_cost=price, max_words=max(1, most), max_captions=chunk)
+        nodes = sum(len(group.rows) * (group.width + 1) for group in groups)
+        return groups, training and node * nodes > self.memory_budget
 
     def _group(
         self,
@@ -282,30 +311,35 @@ class SimilarityNodes(RegionWordMatcher):
         regions: Tensor,
         vectors: Tensor,
         words: Tensor,
+        sizes: Tensor,
         group: Group,
         scored: bool,
     ) -> tuple[Tensor, Moments]:
         """Logits (B, n) or vectors (B, n, S) of one group of captions, with the head's statistics if any."""
         words, device = words[:, : group.width], words.device
-        mask: Tensor | None = None
-        if group.padded or device.type != "cpu":
-            mask = word_mask(group.lengths, group.width, words)
-            words = words * mask[..., None]
-            mask = F.pad(mask, (1, 0), value=1.0)  # (n, w + 1): the global node is always there
-        inputs = (image_vectors, regions, vectors, words)
-        if mask is not None and device.type != "cpu":
+        if accelerated(device):
             exact = wanted(device) and torch.get_float32_matmul_precision() == "highest"
             exact = exact and words.dtype == torch.float32 and not torch.is_autocast_enabled(device.type)
-            varying = [(x, 0) for x in (*inputs, mask)] + [(words, 1), (mask, 1)]
-            linear = exact_linear if exact else F.linear
+            given = (image_vectors, regions, vectors, words.contiguous(), sizes)
             found: tuple[Tensor, Moments] = call(
-                SimilarityNodes.formulas, self, *inputs, mask, scored, linear, varying=varying
-            )
+                SimilarityNodes.formulas, self, *given, scored, exact_linear if exact else F.linear,
+                varying=[(x, 0) for x in given] + [(given[3], 1)],
+            )  # fmt: skip
             return found
+        mask: Tensor | None = None
+        if group.padded:
+            words, mask = self._masked(words, sizes)
         block = max(1, BLOCK_VALUES // words.numel())
-        nodes = pair_nodes(*inputs, *self._maps(), temperature=self.temperature, block=block)
-        vectors, moments = self._reason(nodes, mask)
-        return (self.score(vectors).squeeze(-1) if scored else vectors), moments
+        inputs = (image_vectors, regions, vectors, words, *self._maps())
+        nodes = pair_nodes(*inputs, temperature=self.temperature, block=block)
+        found_vectors, moments = self._reason(nodes, mask)
+        return (self.score(found_vectors).squeeze(-1) if scored else found_vectors), moments
+
+    @staticmethod
+    def _masked(words: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
+        """Words (n, w, D), zero at padding, and the mask (n, w + 1) of nodes, 1 at the global one."""
+        mask = mask_of(sizes, words.shape[1], words)
+        return words * mask[..., None], F.pad(mask, (1, 0), value=1.0)
 
     def formulas(
         self,
@@ -313,21 +347,24 @@ class SimilarityNodes(RegionWordMatcher):
         regions: Tensor,
         captions: Tensor,
         words: Tensor,
-        mask: Tensor,
+        sizes: Tensor,
         scored: bool,
         linear: Linear,
     ) -> tuple[Tensor, Moments]:
         """Return what :meth:`_group` does, straight from the formulas: one graph for a compiler."""
+        words, mask = self._masked(words, sizes)
         inputs = (vectors, regions, captions, words, *self._maps())
         nodes = plain_nodes(*inputs, temperature=self.temperature, linear=linear)
-        found, moments = self._reason(nodes, mask, plain=True)
+        found, moments = self._reason(nodes, mask, linear)
         return (self.score(found).squeeze(-1) if scored else found), moments
 
     @abstractmethod
-    def _reason(self, nodes: Tensor, mask: Tensor | None, plain: bool = False) -> tuple[Tensor, Moments]:
+    def _reason(
+        self, nodes: Tensor, mask: Tensor | None, linear: Linear | None = None
+    ) -> tuple[Tensor, Moments]:
         """Reduce the nodes (B, n, w + 1, S) of each pair to one vector (B, n, S).
 
-        ``plain``: straight from the formulas, not block by block.
+        ``linear``, which computes the maps: straight from the formulas, not block by block.
         """
 
     def _remember(self, mean: Tensor, variance: Tensor) -> None:
@@ -374,8 +411,10 @@ class SGR(SimilarityNodes):
         super().__init__(**common)
         self.graph = GraphReasoning(self.sim_dim, self.steps)
 
-    def _reason(self, nodes: Tensor, mask: Tensor | None, plain: bool = False) -> tuple[Tensor, Moments]:
-        if plain:  # tensor cores want rows in fours
+    def _reason(
+        self, nodes: Tensor, mask: Tensor | None, linear: Linear | None = None
+    ) -> tuple[Tensor, Moments]:
+        if linear is not None:  # tensor cores want rows in fours
             extra = -nodes.shape[2] % 4
             nodes = F.pad(nodes, (0, 0, 0, extra))
             mask = None if mask is None else F.pad(mask, (0, extra))
@@ -384,7 +423,7 @@ class SGR(SimilarityNodes):
         if mask is not None:
             absent = torch.zeros_like(mask).masked_fill(mask == 0, -torch.inf)
             absent = absent[None].expand(n_images, n, size).reshape(-1, 1, size)
-        vectors = self.graph(nodes.view(n_images * n, size, -1), absent, plain)
+        vectors = self.graph(nodes.view(n_images * n, size, -1), absent, linear)
         return vectors.view(n_images, n, -1), None
 
 
@@ -409,7 +448,9 @@ class SAF(SimilarityNodes):
         super().__init__(**common)
         self.filtration = AttentionFiltration(self.sim_dim)
 
-    def _reason(self, nodes: Tensor, mask: Tensor | None, plain: bool = False) -> tuple[Tensor, Moments]:
+    def _reason(
+        self, nodes: Tensor, mask: Tensor | None, linear: Linear | None = None
+    ) -> tuple[Tensor, Moments]:
         return self.filtration(nodes, mask)
 
     def _remember(self, mean: Tensor, variance: Tensor) -> None:

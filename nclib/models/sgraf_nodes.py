@@ -260,15 +260,15 @@ def reason_over_pairs(nodes: Tensor, absent: Tensor | None, maps: Sequence[Tenso
     return _Reason.apply(nodes, absent, block, torch.is_grad_enabled(), *maps)
 
 
-def plain_reasoning(nodes: Tensor, absent: Tensor | None, *maps: Tensor) -> Tensor:
+def plain_reasoning(nodes: Tensor, absent: Tensor | None, *maps: Tensor, linear: Linear = F.linear) -> Tensor:
     """:func:`reason_over_pairs` straight from the formulas: differentiable any number of times."""
     last = len(maps) - 4
     for t in range(0, len(maps), 4):
         merged, shift, update, bias = maps[t : t + 4]
         asking = nodes[:, :1] if t == last else nodes
-        edges = (asking @ merged + shift) @ nodes.transpose(1, 2)
+        edges = linear(asking, merged.t(), shift) @ nodes.transpose(1, 2)
         edges = torch.softmax(edges if absent is None else edges + absent, -1)
-        nodes = torch.relu(edges @ nodes @ update + bias)
+        nodes = torch.relu(linear(edges @ nodes, update.t(), bias))
     return nodes[:, 0]
 
 

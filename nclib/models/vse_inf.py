@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from nclib.common.tokens import Tokens
 from nclib.models.base import CaptionEncoding, ImageEncoding, option
-from nclib.models.encoders import l2, pack, unpack, word_mask, xavier_linear
+from nclib.models.encoders import BiGRU, l2, mask_of, sizes_on, word_mask, xavier_linear
 from nclib.models.region_words import DualEncoder, RegionWordMatcher
 from nclib.models.registry import register
 
@@ -50,29 +50,30 @@ class GPO(nn.Module):
     def __init__(self, code_dim: int = 32, hidden_dim: int = 32) -> None:
         super().__init__()
         self.code_dim = code_dim
-        self.gru = nn.GRU(code_dim, hidden_dim, batch_first=True, bidirectional=True)
+        self.gru = BiGRU(code_dim, hidden_dim)
         self.score = nn.Linear(hidden_dim, 1, bias=False)
 
     def coefficients(self, sizes: list[int]) -> Tensor:
         """Weights (len(sizes), max(sizes)) of the ranks of sets of these sizes; zero beyond a set."""
         longest = max(sizes)
         weight = self.score.weight
-        codes = position_codes(longest, self.code_dim).to(weight)[None].expand(len(sizes), -1, -1)
-        packed, places = pack(codes, tuple(sizes))
-        states, _ = self.gru(packed)
-        forward, backward = unpack(states.data, places, codes.shape[:2]).chunk(2, dim=-1)
+        codes = position_codes(longest, self.code_dim).to(weight, non_blocking=True)
+        codes = codes[None].expand(len(sizes), -1, -1)
+        states, _ = self.gru.read(codes, tuple(sizes))
+        forward, backward = states.chunk(2, dim=-1)
         logits = self.score((forward + backward) / 2).squeeze(-1) / self.temperature
-        absent = (torch.arange(longest)[None] >= torch.tensor(sizes)[:, None]).to(weight.device)
+        absent = mask_of(sizes_on(tuple(sizes), weight.device), longest, weight) == 0
         return torch.softmax(logits.masked_fill(absent, -math.inf), dim=1)
 
     def forward(self, fragments: Tensor, sizes: tuple[int, ...]) -> Tensor:
         """Pool sets (B, n, D) with ``sizes`` valid rows each to (B, D)."""
         distinct = sorted(set(sizes))
-        rows = torch.tensor([distinct.index(size) for size in sizes]).to(fragments.device)
+        rows = torch.tensor([distinct.index(size) for size in sizes])
+        rows = rows.to(fragments.device, non_blocking=True)
         weight = self.coefficients(distinct).index_select(0, rows)  # (B, longest)
         longest = distinct[-1]
         fragments = fragments[:, :longest]
-        absent = (torch.arange(longest)[None] >= torch.tensor(sizes)[:, None]).to(fragments.device)
+        absent = word_mask(sizes, longest, fragments) == 0
         low = fragments.masked_fill(absent[..., None], -math.inf).sort(dim=1, descending=True).values
         ranked = low.masked_fill(absent[..., None], 0.0)  # padding sorts to the end and counts nothing
         return (weight[:, None] @ ranked).squeeze(1)
@@ -111,7 +112,8 @@ def keep_rows(keep: Tensor, values: Tensor) -> tuple[Tensor, tuple[int, ...]]:
         Rows beyond a set's number are dropped ones: mask them.
     sizes : tuple of int, length B
     """
-    order = torch.argsort((~keep).to(torch.uint8), dim=1, stable=True).to(values.device)
+    order = torch.argsort((~keep).to(torch.uint8), dim=1, stable=True)
+    order = order.to(values.device, non_blocking=True)
     shape = (*order.shape, *([1] * (values.ndim - 2)))
     moved = values.gather(1, order.view(shape).expand_as(values))
     sizes = tuple(keep.sum(1).tolist())
@@ -142,9 +144,9 @@ def change_words(
         Captions of the same order, some shorter; one that would lose all words keeps the first.
     """
     masked, replaced, deleted = shares
-    other, device = torch.randint(n_words, chance.shape), tokens.ids.device
-    ids = tokens.ids.masked_fill((chance < masked).to(device), mask_id)
-    ids = torch.where(((chance >= masked) & (chance < replaced)).to(device), other.to(device), ids)
+    change = torch.where(chance < masked, mask_id, torch.randint(n_words, chance.shape))
+    change = torch.where(chance < replaced, change, -1).to(tokens.ids.device, non_blocking=True)
+    ids = torch.where(change < 0, tokens.ids, change)
     valid = torch.arange(ids.shape[1])[None] < torch.tensor(tokens.lengths)[:, None]
     return Tokens(*keep_rows(_not_all_dropped(valid & ~((chance >= replaced) & (chance < deleted))), ids))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import shutil
 import warnings
-from functools import partial
+from collections import Counter
 from types import SimpleNamespace
 
 import pytest
@@ -13,9 +13,8 @@ import torch
 import torch.nn.functional as F
 
 from nclib import losses, models
-from nclib.models import Tokens, compiled, omit, region_words, sgraf
-from nclib.models.encoders import word_mask
-from nclib.models.grouping import group_captions
+from nclib.models import Tokens, compiled, grouping, omit, omit_matching, region_words, sgraf
+from nclib.models.encoders import BiGRU
 from nclib.ot import small
 
 SIZES = {"feature_dim": 16, "vocab_size": 30, "n_regions": 5, "embed_dim": 32, "sim_dim": 8, "word_dim": 8}
@@ -39,7 +38,7 @@ def quiet(name: str) -> models.Matcher:
     """Build a model that draws nothing in training."""
     torch.manual_seed(0)
     options = {"drop": 0.0} if hasattr(models.options(name), "drop") else {}
-    model = models.build(name, **SIZES, **options).train()
+    model = models.build(name, **SIZES, **options).double().train()
     for part in model.modules():
         if isinstance(part, torch.nn.Dropout):
             part.p = 0.0
@@ -48,49 +47,42 @@ def quiet(name: str) -> models.Matcher:
     return model
 
 
-def formulas(model: sgraf.SimilarityNodes, images: torch.Tensor, tokens: Tokens) -> torch.Tensor:
-    """Scores of SGR and SAF as a GPU computes them; a CPU goes another way."""
-    parts = model._parts(model.encode_images(images), model.encode_captions(tokens))
-    words = parts[-1]
-    mask = F.pad(word_mask(tokens.lengths, words.shape[1], words), (1, 0), value=1.0)
-    varying = [(x, 0) for x in (*parts, mask)] + [(words, 1), (mask, 1)]
-    found, _ = compiled.call(model.formulas.__func__, model, *parts, mask, True, F.linear, varying=varying)
-    return torch.sigmoid(found)
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_one_graph_serves_all_lengths_and_changes_no_number(name, monkeypatch):
-    graphs = []
+    """What a GPU computes, on a CPU: formulas compiled, directions alone, captions in one group."""
+    made, graphs = {}, Counter()
+    compiled._configure()
 
-    def backend(graph, inputs):
-        graphs.append(graph)
-        return graph.forward
+    def compiler(function):
+        def backend(graph, inputs):
+            graphs[function.__qualname__] += 1
+            return graph.forward
 
-    compiler = torch.compile(dynamic=None, fullgraph=True, backend=backend)
-    made = {}
-    monkeypatch.setattr(compiled, "_compiled", lambda f: made.setdefault(f, compiler(f)))
-    monkeypatch.setattr(omit, "group_captions", _one_group)
+        return torch.compile(function, dynamic=None, fullgraph=True, backend=backend)
+
+    monkeypatch.setattr(compiled, "_compiled", lambda f: made.get(f) or made.setdefault(f, compiler(f)))
     node = SimpleNamespace(apply=small._formula_scores)  # a GPU's formulas in place of a CPU's node
     monkeypatch.setattr(small, "_TransportScores", node)
     model = quiet(name)
-    score = partial(formulas, model) if isinstance(model, sgraf.SimilarityNodes) else model
     for n, longest in ((6, 9), (6, 7), (5, 12)):
-        images, tokens, found = torch.rand(6, 5, 16), captions(n, longest), []
+        images, tokens, found = torch.rand(6, 5, 16).double(), captions(n, longest), []
         for on in (False, True):
-            for module in (compiled, region_words):
+            for module in (compiled, region_words, sgraf):
                 monkeypatch.setattr(module, "wanted", lambda device, on=on: on)
-            plain = model if not on else score
+            for module in (grouping, omit, omit_matching, region_words, sgraf):
+                monkeypatch.setattr(module, "accelerated", lambda device, on=on: on)
+            monkeypatch.setattr(BiGRU, "alone", staticmethod(lambda device, on=on: on))
             model.zero_grad()
-            scores = plain(images, tokens)
+            scores = model(images, tokens)
             losses.info_nce(scores[:n, :n], 0.5).sum().backward()
             grads = [p.grad.flatten() for p in model.parameters() if p.grad is not None]
             found.append((scores.detach(), torch.cat(grads)))
-        torch.testing.assert_close(*found, rtol=1e-4, atol=1e-5)
-    assert len(graphs) <= 2  # OMIT: its first group has as many captions as images
-
-
-def _one_group(lengths, **given):
-    return group_captions(lengths, **{**given, "group_cost": 1e9})
+        torch.testing.assert_close(*found, rtol=1e-7, atol=1e-9)
+    assert set(graphs.values()) == {1}
+    if isinstance(model, sgraf.SimilarityNodes):
+        assert set(graphs) == {
+            "SimilarityNodes.encoded", "SimilarityNodes.formulas", "TextEncoder.joined"
+        }  # fmt: skip
 
 
 def test_a_map_by_halves_is_a_map_in_float32():

@@ -8,7 +8,7 @@ from toy import fill
 from nclib.common.options import rules
 from nclib.common.tokens import Tokens
 from nclib.models import available, build, options
-from nclib.models.encoders import RegionEncoder, TextEncoder
+from nclib.models.encoders import BiGRU, RegionEncoder, TextEncoder, sizes_on
 
 SIZES = {"feature_dim": 6, "vocab_size": 9, "n_regions": 4, "embed_dim": 8, "sim_dim": 4, "word_dim": 3}
 
@@ -132,3 +132,27 @@ def test_word_embeddings_of_sets_start_from_a_file(model, tmp_path):
     np.save(path := tmp_path / "vectors.npy", np.arange(24, dtype=np.float32).reshape(8, 3))
     weight = build(model, **SIZES, word_vectors=str(path)).embedding.weight
     assert torch.equal(weight[:8], torch.arange(24.0).view(8, 3))
+
+
+@pytest.mark.parametrize("lengths", [(4, 1, 3), (2, 2, 2)])
+def test_directions_that_run_alone_give_what_packed_sequences_give(monkeypatch, lengths):
+    torch.manual_seed(0)
+    layer = BiGRU(5, 3).double()
+    found = []
+    for alone in (False, True):
+        monkeypatch.setattr(BiGRU, "alone", staticmethod(lambda device, alone=alone: alone))
+        x = torch.randn(3, max(lengths), 5, generator=torch.Generator().manual_seed(1)).double()
+        x.requires_grad_()
+        states, final = layer.read(x, lengths)
+        asked = [x, *layer.parameters()]
+        weights = torch.linspace(0.1, 1, states.numel()).double().view_as(states)
+        grads = torch.autograd.grad((states * weights).sum() + final.square().sum(), asked)
+        found.append([states.detach(), final.detach(), *grads])
+    torch.testing.assert_close(*found)
+    assert (found[1][0][1, lengths[1] :] == 0).all()
+
+
+def test_lengths_on_an_accelerator_are_sent_once():
+    device = torch.device("meta")
+    assert sizes_on((3, 1), device) is sizes_on((3, 1), device)
+    assert sizes_on((3, 1), torch.device("cpu")).tolist() == [3, 1]

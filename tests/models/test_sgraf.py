@@ -10,6 +10,7 @@ from toy import fill, regions, words
 import nclib.models.sgraf as sgraf
 from nclib.common.tokens import Tokens
 from nclib.models import CaptionEncoding, ImageEncoding, build
+from nclib.models.encoders import word_mask
 from nclib.models.sgraf_nodes import pair_nodes, reason_over_pairs, softmax_
 
 SIZES = {"feature_dim": 7, "vocab_size": 30, "n_regions": 5, "embed_dim": 12, "sim_dim": 6, "word_dim": 4}
@@ -279,7 +280,9 @@ def encodings(model):
     padded, lengths = words()
     return (
         ImageEncoding(model.image_global(regions()), regions()),
-        CaptionEncoding(model.text_global(padded, lengths), lengths, padded),
+        CaptionEncoding(
+            model.text_global(padded, word_mask(lengths, padded.shape[1], padded)), lengths, padded
+        ),
     )
 
 
