@@ -87,12 +87,13 @@ def counted(steps: Iterator[None], bench: Bench) -> Result:
     found: Result = {
         kind: round(sum(calls[name] for name in names) / STEPS, 1) for kind, names in COUNTED.items()
     }
-    spans = sorted(
-        (event.time_range.start, event.time_range.end)
+    spans = {  # a kernel may be listed twice
+        (event.time_range.start, event.time_range.end, event.name)
         for event in events
         if event.device_type == DeviceType.CUDA and not event.is_user_annotation
-    )
+    }
     busy, until = 0.0, float("-inf")
-    for start, end in spans:  # a kernel may be listed twice
+    for start, end, _ in sorted(spans):
         busy, until = busy + max(0.0, end - max(start, until)), max(until, end)
+    found["kernels"] = sum(not name.startswith("Mem") for *_, name in spans) / STEPS  # neither copy nor fill
     return found | {"device_busy_ms": busy / STEPS / 1e3 if spans else None}

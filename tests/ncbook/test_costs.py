@@ -1,5 +1,6 @@
 """Sizes and costs: the rule on made runs of known time, and the sizes that arithmetic gives."""
 
+import pandas as pd
 import pytest
 from ncbook import load_runs
 from ncbook.chapters import costs
@@ -75,3 +76,19 @@ def test_the_cost_of_a_pair_is_told_by_size(monkeypatch):
     said = costs.pairs_said()
     assert "`plain` 2.00, `crank` 2.00, `l2rm` 2.00" in said
     assert "about 1,000,000 bytes per training pair" in said
+
+
+def test_precisions_stand_side_by_side_with_their_hardware(monkeypatch):
+    runs = [("plain", "gce", "fp32", 1.0, "CPU, x"), ("plain", "gce", "fp32", 3.0, "CPU, y"),
+            ("plain", "gce", "tf32", 5.0, "H100"), ("l2rm", None, "bf16", 7.0, "H100")]  # fmt: skip
+    names = ("method", "option.loss", "precision", "rsum", "device")
+    made = pd.DataFrame(runs, columns=names).assign(warmup_epochs=2, best_epoch=[4, 4, 4, 1], epochs=9)
+    monkeypatch.setattr(costs, "recorded", lambda **where: made[made["method"] == where["method"]])
+    table = costs.precision_runs_table()
+    assert table.data.loc["plain training, GCE"].tolist() == [
+        "2.0 ± 1.4 (2), CPU",
+        "5.0 (1), H100",
+        "not run",
+    ]
+    assert table.data.loc["L2RM"].tolist() == ["not run", "not run", "7.0 (1)†, H100"]
+    assert "† a run was tested at an epoch of its warm-up" in table.caption

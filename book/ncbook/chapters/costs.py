@@ -11,9 +11,11 @@ from pandas.io.formats.style import Styler
 
 from ncbook import board, show
 from ncbook.compare import mean_text
+from ncbook.marks import explained, marks_of
 from ncbook.measurements import measurement
+from ncbook.notebook import NOT_RUN
 from ncbook.papers import printed
-from ncbook.runs import Runs
+from ncbook.runs import Runs, recorded
 
 SIZES = (10_000, 100_000, 1_000_000)
 HOUR = 3600
@@ -27,6 +29,7 @@ SHAPES = {
 BYTES = 4
 METHODS = ("plain", "crank", "l2rm")  # of the benchmark of many pairs
 GPU_VERSIONS = ("driver", "cuda", "torch", "triton")
+PRECISIONS = ("fp32", "tf32", "bf16")
 PLACE = ["dataset", "preset", "model"]
 
 
@@ -278,7 +281,7 @@ def precision_table() -> Styler:
     cells = {
         label: {
             precision: mean_text([row[f"{key}.{precision}"] for row in found["rows"]])
-            for precision in ("fp32", "tf32", "bf16")
+            for precision in PRECISIONS
         }
         for key, label in names.items()
     }
@@ -289,6 +292,29 @@ def precision_table() -> Styler:
         f"bits of the number type, on {found['environment']['device']}"
     )
     return show(pd.DataFrame.from_dict(cells, orient="index"), "costs-precision", caption, best=False)
+
+
+def precision_runs_table() -> Styler:
+    """Show test rSum of recorded runs of SAF on Flickr8K by method and precision, with their hardware."""
+    place = {"dataset": "f8k", "model": "saf", "preset": "standard", "mrate": 0.6, "protocol": "images"}
+    methods: dict[str, dict[str, Any]] = {
+        "plain training, GCE": {"method": "plain", "option.loss": "gce"},
+        "L2RM": {"method": "l2rm", "option.rematch_weight": 1.0},
+    }
+    cells = pd.DataFrame(NOT_RUN, index=list(methods), columns=list(PRECISIONS))
+    seen: set[str] = set()
+    for label, which in methods.items():
+        for precision, runs in recorded(**place, **which).groupby("precision"):
+            where = " and ".join(sorted({name.split(",")[0] for name in runs["device"]}))
+            marks = marks_of(runs)
+            seen.update(marks)
+            cells.loc[label, precision] = f"{mean_text(runs['rsum'].tolist())}{''.join(marks)}, {where}"
+    data, noise = board.data_name("f8k"), board.noise_name("images")
+    caption = (
+        f"Measured, {data}, preset standard, model saf, {noise}, rate 0.6: rSum on test (seeds), hardware"
+    )
+    caption += f". {explained(seen)}" if seen else ""
+    return show(cells, "costs-precision-runs", caption, best=False)
 
 
 def _card(device: dict[str, Any]) -> str:
