@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 GROUP_BYTES = 2e9
 """What one more group of captions costs on an accelerator, where all calls are made once more: as much as
-padding that leaves so many bytes of results (estimated from one H100: 0.5 to 1 ms)."""
+padding that leaves this number of bytes of results (estimated from one H100: 0.5 to 1 ms)."""
 
 
 def accelerated(device: torch.device) -> bool:
