@@ -159,6 +159,7 @@ TITLES = {
     "transport/omit": "OMIT's problems of a batch",
     "launches": "Calls of a step",
     "agree": "CPU and GPU agree, nothing compiled: the largest relative differences in norm",
+    "resume": "L2RM with SAF, killed and continued: the largest relative difference in norm of its tensors",
     "run": "Runs of L2RM with a short schedule",
     "labels": "Epochs of the methods for wrong labels",
 }

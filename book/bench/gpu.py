@@ -59,7 +59,7 @@ from gpu_common import (
     prepared,
 )
 from gpu_launches import launches
-from gpu_processes import compile_ahead, measured_alone
+from gpu_processes import compile_ahead, measured_alone, resumed
 from gpu_results import hours_lines
 from gpu_transport import partial_transport, small_problems
 
@@ -284,6 +284,7 @@ def parts(small: bool, root: str = "") -> dict[str, Part]:
         **{f"transport/partial {n}": partial(partial_transport, n) for n in size.transport[few]},
         "launches": launches,
         **{f"agree/{p.__name__[6:]}": p for p in (agree_models, agree_methods, agree_transport)},
+        "resume": resumed,
         **scores(FIRST[:2], 1, more=", large"),
         **scores(FIRST[:2], precision="fp32", more=", fp32"),
         "transport/omit": small_problems,

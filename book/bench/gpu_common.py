@@ -162,6 +162,18 @@ def pictures(n: int, size: Size) -> Tensor:
     return torch.randn(n, size.regions, size.features, generator=torch.Generator().manual_seed(0))
 
 
+def planted(model: str, size: Size) -> dict[str, Any]:
+    """Return the settings of a run on planted pairs of these sizes, one epoch of warm-up and four more."""
+    data = {
+        "n_train": size.pictures, "n_val": max(16, size.pictures // 4), "n_test": 16, "n_concepts": 200,
+        "regions": size.regions, "feature_dim": size.features, "concepts_per_image": min(20, size.regions),
+    }  # fmt: skip
+    return {
+        "preset": "paper", "dataset": "planted", "model": model, "mrate": 1 - CLEAN, "batch_size": size.batch,
+        "warmup_epochs": 1, "epochs": 4, "model_options": size.model, "data_options": data,
+    }  # fmt: skip
+
+
 def prepared(
     method: str, model: str, size: Size, device: torch.device, folder: Path, precision: str = "auto"
 ) -> PairTrainer:
@@ -170,15 +182,8 @@ def prepared(
     What a method finds in its pass over all pairs is computed, and then replaced by what the truth gives, so
     that networks without training divide the pairs as trained ones would.
     """
-    data = {
-        "n_train": size.pictures, "n_val": max(16, size.pictures // 4), "n_test": 16, "n_concepts": 200,
-        "regions": size.regions, "feature_dim": size.features, "concepts_per_image": min(20, size.regions),
-    }  # fmt: skip
-    settings = resolve(
-        method, preset="paper", dataset="planted", model=model, mrate=1 - CLEAN, batch_size=size.batch,
-        warmup_epochs=1, epochs=4, model_options=size.model, data_options=data,
-        precision=resolved(precision, device), **SHORT.get(method, {}),
-    )  # fmt: skip
+    how = {**planted(model, size), "precision": resolved(precision, device), **SHORT.get(method, {})}
+    settings = resolve(method, **how)
     trainer: Any = experiment_of(method).load(settings, folder / "unused", device).trainer
     trainer.pairs.place("auto", device)
     matched = torch.from_numpy(trainer.pairs.noise.matched)

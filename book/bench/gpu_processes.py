@@ -1,13 +1,20 @@
-"""Processes of ``gpu.py``: parts that compile ahead, side by side, and parts that are measured alone."""
+"""Processes of ``gpu.py``: parts that compile ahead, parts that are measured alone, runs that are killed."""
 
 from __future__ import annotations
 
 import json
 import os
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
+
+from gpu_common import Bench, Result, planted, relative
+from torch import Tensor
+
+from nclib.runs import checkpoint
+from nclib.runs.loop import CHECKPOINT
 
 #: Memory of a process in GB, by the start of its part's name; those that are not named compile nothing.
 MEMORY_GB = {
@@ -87,3 +94,46 @@ def measured_alone(part: str, call: list[str], seconds: float) -> dict[str, Any]
         raise RuntimeError(f"{part}: {done.stderr.strip()[-1000:]}")
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
+
+
+RUN = "import json, sys, nclib; nclib.run('l2rm', **json.loads(sys.argv[1]), progress=False)"
+
+
+def resumed(bench: Bench) -> Result:
+    """A run of L2RM with SAF, killed after its first epoch and continued, beside one that was not killed."""
+
+    def run(out: Path) -> subprocess.Popen[str]:
+        given = {**planted("saf", bench.size), "epochs": 2, "device": str(bench.device), "out": str(out)}
+        words = [sys.executable, "-c", RUN, json.dumps(given)]
+        return subprocess.Popen(words, text=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+
+    def ended(process: subprocess.Popen[str]) -> None:
+        _, said = process.communicate()
+        if process.returncode:
+            raise RuntimeError(said.strip()[-1000:])
+
+    whole, killed = bench.folder / "whole", bench.folder / "killed"
+    ended(run(whole))
+    process = run(killed)
+    while process.poll() is None and not list(killed.rglob(CHECKPOINT)):
+        time.sleep(0.01)
+    process.kill()
+    process.communicate()
+    epochs = len(_saved(killed)["history"])
+    ended(run(killed))
+    found, wanted = (_tensors(_saved(folder)) for folder in (killed, whole))
+    return {"rows": [{"killed after epoch": epochs, "of": 3, "difference": relative(found, wanted)}]}
+
+
+def _saved(folder: Path) -> dict[str, Any]:
+    """Return the checkpoint of the run in a folder."""
+    (path,) = folder.rglob(CHECKPOINT)
+    return checkpoint.load(path)
+
+
+def _tensors(value: Any, name: str = "") -> dict[str, Tensor]:
+    """Return the tensors in nested dicts and lists, by their path."""
+    if isinstance(value, Tensor):
+        return {name: value}
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return {k: x for key, part in items for k, x in _tensors(part, f"{name}.{key}").items()}

@@ -26,12 +26,15 @@ def test_a_call_measures_what_the_last_one_left_and_the_page_shows_it(
     out = tmp_path / "gpu.json"
     words = ["--device", "cpu", "--small", "--out", str(out), "--match"]
     assert gpu.main([*words, "^(step/sgr|score/sgr|transport|method/l2rm)"]) == 0
-    assert gpu.main([*words, "^(step/sgr|labels/mrl|agree/models)"]) == 0
+    assert gpu.main([*words, "^(step/sgr|labels/mrl|agree/models|resume)"]) == 0
     said = capsys.readouterr().out
     assert said.count("step/sgr fp32") == 1  # not measured again
     found = json.loads(out.read_text("utf8"))
     assert {part["state"] for part in found["parts"].values()} == {"done"}
     assert found["parts"]["agree/models"]["result"]["differ"] == []  # the same device
+    (row,) = found["parts"]["resume"]["result"]["rows"]
+    assert row["difference"] == 0.0
+    assert row["killed after epoch"] < row["of"]
     shown = "\n".join(gpu_results.lines_of(found))
     assert all(f"**{gpu_results.TITLES[kind]}**" in shown for kind in ("step", "method", "score", "labels"))
     with pytest.raises(SystemExit, match="in these sizes"):
