@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from nclib import methods
+from nclib import losses, methods, models
 from nclib.common.method import loss_terms
+from nclib.common.tokens import Tokens
 from nclib.methods.l2rm import L2RM
 
 OWN: dict[str, dict[str, Any]] = {
@@ -46,6 +47,26 @@ class NoWaiting(TorchDispatchMode):
         return func(*args, **how)
 
 
+@pytest.fixture(autouse=True)
+def without_autocast(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave autocast out, which is not for "meta"."""
+    monkeypatch.setattr(torch, "autocast", lambda *a, **k: contextlib.nullcontext())
+
+
+@pytest.mark.parametrize("name", models.available())
+def test_no_model_reads_a_value_back(name: str) -> None:
+    sizes = {"feature_dim": 16, "vocab_size": 30, "n_regions": 5, "embed_dim": 32, "sim_dim": 8}
+    model = models.build(name, **sizes, word_dim=8).to("meta")
+    pictures = torch.empty(3, 5, 16, device="meta")
+    tokens = Tokens(torch.ones(3, 7, dtype=torch.int64, device="meta"), (7, 4, 5))
+    with NoWaiting():
+        images, captions = model.encode_images(pictures), model.encode_captions(tokens)
+        own = model.own_loss(images, captions).values()
+        sum(own, losses.triplet(model.similarity(images, captions)).sum()).backward()
+        with torch.no_grad():
+            model.eval()(pictures, tokens)
+
+
 @pytest.mark.parametrize("method", methods.available())
 def test_no_step_reads_a_value_back(method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     loop = tiny.trainer_of(method, tmp_path, on="meta", model="bow", **OWN.get(method, {}))
@@ -56,7 +77,6 @@ def test_no_step_reads_a_value_back(method: str, tmp_path: Path, monkeypatch: py
         return torch.rand(loop.n_pairs, *shape)
 
     monkeypatch.setattr(loop, "each_pair", each_pair)
-    monkeypatch.setattr(torch, "autocast", lambda *a, **k: contextlib.nullcontext())  # not for "meta"
     monkeypatch.setattr(L2RM, "refine", lambda self, cost: cost)  # transport has tests of its own
     torch.manual_seed(0)
     for loop.epoch in range(3):
