@@ -281,14 +281,14 @@ class Matcher(nn.Module, ABC):
     def memory_budget(self) -> int:
         """Bytes that the intermediate results of one :meth:`similarity` call may take.
 
-        The model chooses its chunks of captions from it. Unless it is set: 4 GB on a CPU, an eighth of its
+        The model chooses its chunks of captions from it. Unless it is set: 4 GB on a CPU, a quarter of its
         memory on a GPU.
         """
         if self._budget is not None:
             return self._budget
         if self.device.type != "cuda":
             return 4 << 30
-        return int(torch.cuda.get_device_properties(self.device).total_memory // 8)
+        return int(torch.cuda.get_device_properties(self.device).total_memory // 4)
 
     @memory_budget.setter
     def memory_budget(self, value: int) -> None:
