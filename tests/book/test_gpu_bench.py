@@ -144,6 +144,7 @@ def test_former_figures_stand_beside_those_of_the_same_parts() -> None:
     assert "| scores of 5,000 x 25,000, SGR, from a share; before in fp32 | s | 89.7 | 32 |" in lines
     assert "| step of SAF, fp32 | ms | 39 | – |" in lines
     assert not any("|" in line for line in costs.gpu_lines({**found, "device": {"name": "other"}}))
+    assert "Not measured: a change." in costs.gpu_lines({**found, "since": "Not measured: a change."})
 
 
 @pytest.mark.slow

@@ -221,7 +221,7 @@ def gpu_table() -> Styler | None:
     rows = [row for row in _beside(found) if row[-1] != "–"]
     if not rows:
         return None
-    table = pd.DataFrame(rows, columns=["", "unit", "before", "now"]).set_index("").rename_axis(None)
+    table = pd.DataFrame(rows, columns=["", "unit", "before", "after"]).set_index("").rename_axis(None)
     return show(table, "costs-gpu", f"Measured, {_card(found['device'])}. {AT_MOST}", best=False)
 
 
@@ -240,7 +240,7 @@ def gpu_lines(found: dict[str, Any]) -> list[str]:
     if rows := _beside(found):
         lines += [
             "",
-            "| | | before | now |",
+            "| | | before | after |",
             "|---|---|---|---|",
             *(f"| {' | '.join(row)} |" for row in rows),
         ]
@@ -249,13 +249,16 @@ def gpu_lines(found: dict[str, Any]) -> list[str]:
 
 
 def _measured_on(found: dict[str, Any]) -> list[str]:
-    """Return sentences: card, versions, commits and days of the measurement, and of the former one."""
+    """Return sentences: card, versions, commits and days of the measurement, and of the former one.
+
+    What a measurement says under ``since`` is what changed after it and was not measured.
+    """
     parts = [*found["parts"].values(), *found.get("at_most", {}).values()]
     days, commits = (", ".join(sorted({part[key] for part in parts})) for key in ("when", "commit"))
     lines = [f"Measured on {_card(found['device'])}, commit {commits}, {days}."]
     if before := _former(found):
         lines.append(f"Before: {_card(before['device'])}, commit {before['commit']}, {before['when']}.")
-    return lines
+    return lines + [found["since"]] * ("since" in found)
 
 
 def _former(found: dict[str, Any]) -> dict[str, Any] | None:
@@ -265,7 +268,7 @@ def _former(found: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _beside(found: dict[str, Any]) -> list[tuple[str, str, str, str]]:
-    """Return what was measured before: its name, unit, and the figures before and now."""
+    """Return what was measured before: its name, unit, and the figures before and after."""
     rows = []
     for row in (_former(found) or {"rows": ()})["rows"]:
         now, most = (_now(row, found.get(kind, {})) for kind in ("parts", "at_most"))
