@@ -258,7 +258,7 @@ def _measured_on(found: dict[str, Any]) -> list[str]:
     lines = [f"Measured on {_card(found['device'])}, commit {commits}, {days}."]
     if before := _former(found):
         lines.append(f"Before: {_card(before['device'])}, commit {before['commit']}, {before['when']}.")
-    return lines + [found["since"]] * ("since" in found)
+    return lines + ([found["since"]] if "since" in found else [])
 
 
 def _former(found: dict[str, Any]) -> dict[str, Any] | None:
