@@ -34,6 +34,11 @@ class Group:
         """Whether some caption is shorter than the group's width."""
         return min(self.lengths) < self.width
 
+    @property
+    def words(self) -> int:
+        """Words of all captions, padding included."""
+        return len(self.rows) * self.width
+
 
 class Grouped:
     """Cuts tensors with one row per caption into groups, and puts columns of scores back in order.

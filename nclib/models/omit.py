@@ -316,7 +316,6 @@ class OMIT(PictureMatcher):
             n_images, n_keys = image["keys"].shape[:2]
             column = n_images * n_keys * caption["words"].element_size()  # bytes of a word's cosines
             column *= BYTES[MATCHINGS[self.matching].family]
-            again = training and column * (sum(lengths) + len(lengths)) > self.memory_budget
             small = not training and not accelerated(device)
             price = GROUP_BYTES / column if accelerated(device) else max(2.0, 3e4 / (n_images * n_keys))
             groups = group_captions(
@@ -325,6 +324,7 @@ class OMIT(PictureMatcher):
                 max_words=GROUP_WORDS if small else max(1, self.memory_budget // column),
                 max_captions=chunk,
             )
+            again = training and column * sum(g.words + len(g.rows) for g in groups) > self.memory_budget
             grouped, columns = Grouped(groups, device), []
             for group, part in zip(groups, self._parts(caption, grouped, groups), strict=True):
                 if not small:

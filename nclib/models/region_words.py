@@ -327,13 +327,13 @@ class FragmentMatcher(RegionWordMatcher):
             budget = self.memory_budget
             if not training and not accelerated(regions.device):
                 budget = min(budget, EVALUATION_BYTES)
-            again = training and word * sum(lengths) > budget
             groups = group_captions(
                 lengths,
                 group_cost=GROUP_BYTES / word if accelerated(regions.device) else GROUP_COST,
                 max_words=max(1, budget // word),
                 max_captions=chunk,
             )
+            again = training and word * sum(group.words for group in groups) > budget
             grouped, columns = Grouped(groups, words.device), []
             parts = grouped.split(words), grouped.split(sizes_on(lengths, words.device))
             for group, some, sizes in zip(groups, *parts, strict=True):

@@ -302,7 +302,7 @@ class SimilarityNodes(RegionWordMatcher):
             most, price = min(most, GROUP_NODES // n_images), GROUP_COST / n_images
         price = price if self.group_cost is None else self.group_cost
         groups = group_captions(lengths, group_cost=price, max_words=max(1, most), max_captions=chunk)
-        nodes = sum(len(group.rows) * (group.width + 1) for group in groups)
+        nodes = sum(group.words + len(group.rows) for group in groups)
         return groups, training and node * nodes > self.memory_budget
 
     def _group(
