@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from nclib.common.tokens import Tokens
 from nclib.losses import triplet
 from nclib.models.base import Encoding, option
-from nclib.models.encoders import l2, pack, xavier_linear
+from nclib.models.encoders import BiGRU, l2, pack, sizes_on, xavier_linear
 from nclib.models.region_words import DualEncoder
 from nclib.models.registry import register
 
@@ -158,8 +158,14 @@ class VSRN(DualEncoder):
         """Encode captions as unit vectors (C, D)."""
         tokens = self.check_tokens(tokens)
         lengths, ids = tokens.lengths, tokens.ids[:, : max(tokens.lengths)]
-        _, final = self.text_gru(pack(self.embedding(ids), lengths)[0])
-        return ToldCaptions(l2(final[-1]), lengths, ids if self.training else None)
+        words = self.embedding(ids)
+        if BiGRU.alone(ids.device):
+            states, _ = self.text_gru(words)  # (C, W, D)
+            last = (sizes_on(lengths, ids.device) - 1)[:, None, None]
+            final = states.gather(1, last.expand(-1, 1, self.embed_dim)).squeeze(1)
+        else:
+            final = self.text_gru(pack(words, lengths)[0])[1][-1]
+        return ToldCaptions(l2(final), lengths, ids if self.training else None)
 
     def own_loss(self, images: ReasonedImages, captions: ToldCaptions) -> dict[str, Tensor]:
         """Return the ranking loss and the loss of telling each caption from the regions of its image.

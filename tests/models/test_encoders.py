@@ -152,6 +152,21 @@ def test_directions_that_run_alone_give_what_packed_sequences_give(monkeypatch, 
     assert (found[1][0][1, lengths[1] :] == 0).all()
 
 
+def test_a_single_direction_needs_no_packing_either(monkeypatch):
+    torch.manual_seed(0)
+    model = build("vsrn", **SIZES).double()
+    tokens = Tokens(torch.tensor([[1, 4, 5, 2], [1, 2, 0, 0], [3, 5, 2, 0]]), (4, 2, 3))
+    found = []
+    for alone in (False, True):
+        monkeypatch.setattr(BiGRU, "alone", staticmethod(lambda device, alone=alone: alone))
+        vectors = model.encode_captions(tokens).vectors
+        grads = torch.autograd.grad(
+            vectors[:, 0].sum(), [model.embedding.weight, *model.text_gru.parameters()]
+        )
+        found.append([vectors.detach(), *grads])
+    torch.testing.assert_close(*found)
+
+
 def test_lengths_on_an_accelerator_are_sent_once():
     device = torch.device("meta")
     assert sizes_on((3, 1), device) is sizes_on((3, 1), device)
