@@ -102,26 +102,25 @@ RUN = "import json, sys, nclib; nclib.run('l2rm', **json.loads(sys.argv[1]), pro
 def resumed(bench: Bench) -> Result:
     """A run of L2RM with SAF, killed after its first epoch and continued, beside one that was not killed."""
 
-    def run(out: Path) -> subprocess.Popen[str]:
+    def start(name: str) -> subprocess.Popen[str]:
+        out = bench.folder / name
         given = {**planted("saf", bench.size), "epochs": 2, "device": str(bench.device), "out": str(out)}
-        words = [sys.executable, "-c", RUN, json.dumps(given)]
-        return subprocess.Popen(words, text=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        with out.with_suffix(".txt").open("w", encoding="utf8") as said:
+            return subprocess.Popen([sys.executable, "-c", RUN, json.dumps(given)], stderr=said, text=True)
 
-    def ended(process: subprocess.Popen[str]) -> None:
-        _, said = process.communicate()
-        if process.returncode:
-            raise RuntimeError(said.strip()[-1000:])
+    def end(name: str) -> None:
+        if start(name).wait():
+            raise RuntimeError((bench.folder / f"{name}.txt").read_text("utf8").strip()[-1000:])
 
-    whole, killed = bench.folder / "whole", bench.folder / "killed"
-    ended(run(whole))
-    process = run(killed)
+    end("whole")
+    process, killed = start("killed"), bench.folder / "killed"
     while process.poll() is None and not list(killed.rglob(CHECKPOINT)):
         time.sleep(0.01)
     process.kill()
-    process.communicate()
+    process.wait()
     epochs = len(_saved(killed)["history"])
-    ended(run(killed))
-    found, wanted = (_tensors(_saved(folder)) for folder in (killed, whole))
+    end("killed")
+    found, wanted = (_tensors(_saved(folder)) for folder in (killed, bench.folder / "whole"))
     return {"rows": [{"killed after epoch": epochs, "of": 3, "difference": relative(found, wanted)}]}
 
 

@@ -9,8 +9,8 @@ import torch
 
 PRECISIONS = ("auto", "fp32", "tf32", "bf16")
 """float32; float32 with products in TF32, on a GPU only; bfloat16 autocast in encoders (on a GPU not in
-their GRUs) and, on a GPU, in the comparison of pairs, with norms, softmax, losses and transport in float32.
-``auto`` is tf32 on a GPU."""
+bidirectional GRUs) and, on a GPU, in the comparison of pairs, with norms, softmax, losses and transport in
+float32. ``auto`` is tf32 on a GPU."""
 
 
 def resolved(precision: str, device: torch.device | str) -> str:

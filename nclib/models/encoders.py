@@ -205,6 +205,7 @@ class BiGRU(nn.GRU):
             States after each step, beyond a sequence's length too. Those of the backward direction are in
             the order in which it reads, see :func:`in_order`.
         """
+        self._update_flat_weights()  # weights that were put in place of others for a while
         weights: list[Any]
         x = x.to(self.weight_ih_l0.dtype)  # type: ignore[arg-type]
         start, found = x.new_zeros(1, x.shape[1], self.hidden_size), []

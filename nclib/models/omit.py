@@ -355,6 +355,8 @@ class OMIT(PictureMatcher):
 
     def _compared(self, image: Side, caption: Side) -> Tensor:
         """:meth:`_block`, compiled where that is wanted."""
+        if accelerated(caption["words"].device):
+            caption = {k: v.contiguous() for k, v in caption.items()}  # another layout would be another graph
         varying = [(x, 0) for x in (*image.values(), *caption.values())]
         varying += [(x, 1) for x in caption.values() if x.ndim > 1 and x is not caption["vectors"]]
         scores: Tensor = call(OMIT._block, self, image, caption, varying=varying)

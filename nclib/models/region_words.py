@@ -343,6 +343,8 @@ class FragmentMatcher(RegionWordMatcher):
 
     def _scores(self, regions: Tensor, words: Tensor, sizes: Tensor) -> Tensor:
         """:meth:`padded_scores`, compiled where that is wanted."""
+        if accelerated(words.device):
+            words = words.contiguous()  # another layout would be another graph
         varying = [(regions, 0), (words, 0), (words, 1), (sizes, 0)]
         scores: Tensor = call(FragmentMatcher.padded_scores, self, regions, words, sizes, varying=varying)
         return scores

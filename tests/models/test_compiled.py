@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from nclib import losses, models
 from nclib.models import Tokens, compiled, grouping, omit, omit_matching, region_words, sgraf
@@ -95,6 +96,26 @@ def test_a_map_by_halves_is_a_map_in_float32():
         results.append([out.detach(), *torch.autograd.grad(out.square().sum(), given)])
     for ours, wanted in zip(*results, strict=True):
         assert (ours - wanted).norm() / wanted.norm() < 1e-5  # bfloat16 alone: 3e-3
+
+
+class InRegisters(TorchDispatchMode):
+    """Leaves bfloat16 out, as a compiler does between the operations of a kernel."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func is torch.ops.aten._to_copy.default and kwargs["dtype"] == torch.bfloat16:
+            return args[0].clone()
+        return func(*args, **(kwargs or {}))
+
+
+def test_halves_do_not_rest_on_a_cast_that_a_compiler_leaves_out():
+    x = torch.randn(1000, generator=torch.Generator().manual_seed(0)) * torch.logspace(-6, 6, 1000)
+    with InRegisters():
+        high, low = compiled._halves(x)
+    assert torch.equal(high, high.to(torch.bfloat16).float())
+    assert ((x - high).abs() <= x.abs() / 2**8).all()
+    assert torch.equal(low, x - high)
+    rest = x.double() - sum(half.double() for half in compiled._halves(x))
+    assert (rest.abs() <= x.abs() / 2**16).all()
 
 
 def test_without_a_compiler_a_gpu_is_told_so_once(monkeypatch):
