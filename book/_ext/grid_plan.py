@@ -224,12 +224,15 @@ def check_place(runs: Collection[Planned], root: str, device: str = "auto") -> N
     Data of other sizes than the published ones are printed; they stop only runs that would refuse them. A
     GridError names what is missing.
     """
+    from nclib.common.precision import check_precision
     from nclib.runs.machine import choose_device
 
     if runs and root and not pathlib.Path(root).is_dir():
         raise GridError(f"root={root!r}: there is no such folder; give the one that holds the papers' data")
     try:
-        choose_device(device)
+        place = choose_device(device)
+        for precision in sorted({run.settings.get("precision", "fp32") for run in runs}):
+            check_precision(precision, place)
     except ValueError as error:
         raise GridError(str(error)) from error
     if lacking := lacking_data(runs):

@@ -445,6 +445,12 @@ def test_data_with_categories_are_looked_at_too(tmp_path):
             grids.check_place(planned({"root": str(tmp_path)}, dataset=dataset), str(tmp_path))
 
 
+def test_a_precision_that_the_device_lacks_is_refused_before_anything_runs():
+    runs = grids.plan(FILES["precision"], root="/data")
+    with pytest.raises(grids.GridError, match="'tf32': cpu has no TF32"):
+        grids.check_place(runs, "", "cpu")
+
+
 def test_an_unknown_grid_is_refused(monkeypatch):
     monkeypatch.setattr(sys, "argv", [grid.__file__, "robst", "--list"])
     with pytest.raises(
