@@ -35,11 +35,11 @@ from executed import (
     INJECTED,
     ROOT,
     SOURCE,
-    digest,
     failures,
     folder_of,
     is_done,
     notebooks_of,
+    source_digest,
     state,
     tags,
     title_of,
@@ -108,7 +108,7 @@ def execute(
     given = {k: v for k, v in parameters.items() if k in known}
     folder.mkdir(parents=True, exist_ok=True)
     part = folder / f"{source.stem}.part.ipynb"
-    own = digest(source)
+    own = source_digest(source)
     chapter = nbformat.read(source, 4)
     chapter.cells = [cell for cell in chapter.cells if cell.id not in without]
     begun = time.monotonic()
@@ -199,7 +199,7 @@ def chosen(names: Iterable[str], root: pathlib.Path) -> list[pathlib.Path]:
 
 def live_state(source: pathlib.Path, root: pathlib.Path) -> str:
     """Return what a live run depends on."""
-    return f"{state(root, CODE)} {digest(source)}"
+    return f"{state(root, CODE)} {source_digest(source)}"
 
 
 def is_live(source: pathlib.Path, root: pathlib.Path) -> bool:

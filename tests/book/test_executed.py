@@ -12,7 +12,7 @@ import nbformat
 import pytest
 import run_notebooks
 from check_numbers import printed, unprinted
-from executed import INJECTED, PARAMETERS, folder_of, is_done, runs_of, state
+from executed import INJECTED, PARAMETERS, READS, ROOT, folder_of, is_done, runs_of, source_digest, state
 from notebook_tools import executed, notebook
 
 
@@ -90,20 +90,75 @@ def test_a_changed_record_changes_its_page_and_nothing_else_runs_a_notebook_agai
     assert runs_of(folder_of(tree))["a"]["title"] == "Another"
 
 
-def test_code_records_store_and_versions_count_and_caches_do_not(tree: Path) -> None:
-    states = [state(tree)]
-    for place in ("nclib/x.py", "book/ncbook/y.py", "book/demo/z.npz", "book/requirements.lock", "_toc.yml"):
-        (tree / place).parent.mkdir(parents=True, exist_ok=True)
-        (tree / place).write_text("1", "utf8")
-        states.append(state(tree))
-    (tree / "book/results/grid/b.json").write_text("{}", "utf8")
-    states.append(state(tree))
-    (tree / "book/results/grid/b.json").rename(tree / "book/results/grid/c.json")
-    states.append(state(tree))
-    assert len(set(states)) == len(states)
-    (tree / "nclib/__pycache__").mkdir()
-    (tree / "nclib/__pycache__/x.pyc").write_text("1", "utf8")
-    assert state(tree) == states[-1]
+MODULE = """'''What it is.'''
+
+def double(x):
+    \"\"\"Return twice a number.\"\"\"
+    return 2 * x
+"""
+UNSEEN = {  # what no page shows
+    "a comment": ("nclib/ot/_triton.py", MODULE, MODULE.replace("return", "# twice\n    return")),
+    "a docstring": ("nclib/cli.py", MODULE, MODULE.replace("twice a", "the double of a")),
+    "a docstring less": ("nclib/cli.py", MODULE, MODULE.removeprefix("'''What it is.'''")),
+    "a blank line": ("book/ncbook/runs.py", MODULE, MODULE.replace("\n    return", "\n\n    return")),
+    "brackets": ("book/_ext/run_notebooks.py", MODULE, MODULE.replace("2 * x", "(2 * x)")),
+    "an attribution": ("nclib/data/emoji/ATTRIBUTION.md", "By", "By\n\n"),
+    "a licence": ("nclib/data/emoji/licences/noto-emoji.txt", "1.0", "1.1"),
+    "a cache of Python": ("nclib/__pycache__/x.pyc", "1", "2"),
+    "a benchmark": ("book/bench/gpu.py", "x = 1", "x = 2"),
+    "prose": ("book/intro.md", "Before", "After"),
+    "the planning of grids": ("book/_ext/grid_plan.py", "x = 1", "x = 2"),
+}
+SEEN = {
+    "code": ("nclib/ot/_triton.py", MODULE, MODULE.replace("2", "3")),
+    "a text that is no docstring": ("nclib/cli.py", "x = 'a'", "x = 'b'"),
+    "a module that cannot be parsed": ("nclib/cli.py", "x = (", "x = (1"),
+    "the book's code": ("book/ncbook/runs.py", "x = 1", "x = 2"),
+    "a page that is embedded": ("book/ncbook/play.html", "<p>", "<p>\n"),
+    "a record": ("book/results/grid/a.json", "{}", '{"rsum": 1}'),
+    "a measurement": ("book/measured/a.json", "{}", "{ }"),
+    "a stored array": ("book/demo/z.npz", "1", "2"),
+    "a bundled table": ("nclib/data/emoji/names.csv", "1", "2"),
+    "a source": ("book/references.bib", "@book{a}", "@book{b}"),
+    "the contents": ("_toc.yml", "root: a", "root: b"),
+    "the book's settings": ("_config.yml", "title: a", "title: b"),
+    "the lock": ("book/requirements.lock", "numpy==1", "numpy==2"),
+    "the lock for CPUs": ("book/cpu.lock", "torch==1", "torch==2"),
+    "the lock for GPUs": ("book/cuda.lock", "torch==1", "torch==2"),
+}
+
+
+@pytest.mark.parametrize("change", [*SEEN, *UNSEEN])
+def test_notebooks_are_executed_again_for_what_their_pages_show(tmp_path: Path, change: str) -> None:
+    place, before, after = (SEEN | UNSEEN)[change]
+    states = []
+    for text in (before, after):
+        (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / place).write_text(text, "utf8")
+        states.append(state(tmp_path))
+    assert (states[0] != states[1]) == (change in SEEN)
+
+
+def test_a_file_that_moves_executes_notebooks_again(tree: Path) -> None:
+    before = state(tree)
+    (tree / "book/results/grid/a.json").rename(tree / "book/results/grid/c.json")
+    assert state(tree) != before
+
+
+def test_a_notebook_that_reads_others_follows_them(tree: Path) -> None:
+    index, other = tree / "notebooks/index.ipynb", tree / "notebooks/a.ipynb"
+    nb = notebook("1")
+    nbformat.write(nb, index)
+    nb.metadata[READS] = ["*.ipynb"]
+    nbformat.write(nb, tree / "notebooks/reader.ipynb")
+    before = {path.stem: source_digest(path) for path in (tree / "notebooks").iterdir()}
+    other.write_text(other.read_text("utf8").replace("The title", "Another"), "utf8")
+    after = {path.stem: source_digest(path) for path in (tree / "notebooks").iterdir()}
+    assert {name for name in before if before[name] != after[name]} == {"a", "reader"}
+
+
+def test_the_ledger_follows_the_captions_that_its_index_reads() -> None:
+    assert nbformat.read(ROOT / "notebooks/claims.ipynb", 4).metadata[READS] == ["*.ipynb"]
 
 
 def test_a_kernel_has_imported_what_chapters_need_and_ends_with_its_notebook(tree: Path, main: Any) -> None:

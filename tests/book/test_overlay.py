@@ -11,7 +11,7 @@ import nbformat
 import pandas as pd
 import pytest
 from check_html import problems
-from executed import SOURCE, digest, folder_of
+from executed import SOURCE, folder_of, source_digest
 from nb_overlay import DRAWING, SMALL, comparison, described, live_lines, shown, status_lines, unbroken
 from notebook_tools import build, executed, notebook
 
@@ -83,7 +83,7 @@ def tree(tmp_path: Path) -> Path:
     done.cells[1].outputs = [nbformat.v4.new_output("display_data", {"image/svg+xml": PICTURE})]
     table = {"text/html": "<table><tr><th>n</th></tr><tr><td>42</td></tr></table>", "text/plain": "42"}
     done.cells[2].outputs.insert(0, nbformat.v4.new_output("display_data", table))
-    done.metadata[SOURCE] = digest(source)
+    done.metadata[SOURCE] = source_digest(source)
     block = "```{code-block} python\n:name: x\n\nfrom nclib import run\n\nrun('l2rm')\n```\n"
     made = "\n\n".join(f"```{{{name}}}\n```" for name in ("execution-status", "live-run"))
     (tmp_path / "book" / "how.md").write_text(f"# How\n\n{block}\n{made}\n", "utf8")
