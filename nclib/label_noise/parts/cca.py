@@ -48,17 +48,6 @@ def correlations(h1: Tensor, h2: Tensor, r1: float = 1e-3, r2: float = 1e-3) -> 
     return torch.linalg.svdvals(t)
 
 
-def _linear_cca(h1: Tensor, h2: Tensor, r1: float, r2: float) -> tuple[Tensor, Tensor]:
-    """Return the maps (o1, d) and (o2, d) to canonical variates, float64, strongest correlation first."""
-    s11, s12, s22 = _covariances(h1, h2, r1, r2)
-    roots = []
-    for s in (s11, s22):
-        values, vectors = torch.linalg.eigh(s)
-        roots.append(vectors * values.clamp_min(torch.finfo(values.dtype).tiny).rsqrt() @ vectors.T)
-    left, _, right = torch.linalg.svd(roots[0] @ s12 @ roots[1], full_matrices=False)
-    return roots[0] @ left, roots[1] @ right.T
-
-
 class CorrelatedHeads(Heads):
     """Perceptrons without final normalisation, then a linear CCA of their outputs, part of their state."""
 
@@ -88,7 +77,9 @@ class CorrelatedHeads(Heads):
             torch.cat([net(part) for part in x.split(EMBEDDED)])
             for net, x in ((self.image_net, images), (self.text_net, texts))
         )
-        maps = _linear_cca(h1, h2, r1, r2)
+        from nclib.common.cca import canonical  # SciPy takes its time
+
+        maps = canonical(*(c.cpu().numpy() for c in _covariances(h1, h2, r1, r2)))
         for name, h, w in (("image", h1, maps[0]), ("text", h2, maps[1])):
             getattr(self, f"{name}_mean").copy_(h.mean(0))
-            getattr(self, f"{name}_map").copy_(w)
+            getattr(self, f"{name}_map").copy_(torch.from_numpy(w))
