@@ -74,7 +74,7 @@ def rerun(options: argparse.Namespace) -> int:
 def view(options: argparse.Namespace) -> int:
     """Open a notebook that papermill executed as one page, built as those of the book are."""
     out = options.out or options.file.with_suffix(".html")
-    ncbook.view(options.file, out)
+    ncbook.view(options.file, out, trust=options.trust)
     print(f"written: {out}")
     if not options.no_open:
         webbrowser.open(out.resolve().as_uri())
@@ -152,6 +152,9 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("file", type=Path, help="an executed notebook, such as papermill writes")
     one.add_argument(
         "--out", type=Path, help="page to write, .html; or .ipynb: a notebook to read in Jupyter"
+    )
+    one.add_argument(
+        "--trust", action="store_true", help="let scripts of the notebook's author run on the page"
     )
     one.add_argument("--no-open", action="store_true", help="do not open the browser")
     one = add("collect", collect)

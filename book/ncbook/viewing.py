@@ -2,15 +2,22 @@
 
 The sources of the chapters are written for the book: listings are included, citations and links are roles,
 captions stand in metadata. Here they become plain Markdown; the page is built as those of the book are.
+
+A notebook may come from a stranger. Of this machine its page holds nothing but files of the book, settings in
+its metadata do not count, and a content security policy lets no script run but those of the book's theme.
 """
 
 from __future__ import annotations
 
 import base64
+import hashlib
+import html
 import mimetypes
 import re
+import secrets
 import tempfile
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 LISTING = re.compile(r"^```\{literalinclude\} /(?P<path>\S+)\n(?P<options>(?::.*\n)*)```$", re.MULTILINE)
@@ -24,11 +31,18 @@ LOCAL = re.compile(r"""\b(?P<name>href|src)="(?P<path>[^":?#]+)(?:\?[^"#]*)?(?P<
 URL = re.compile(r"""url\((["']?)(?!data:|#)([^"')?#]+)[^"')]*\1\)""")
 EXTENSIONS = (  # those of the book that a page without its book needs
     *("jupyter_book", "myst_nb", "sphinx_design", "sphinx_copybutton", "sphinx_book_theme"),
-    *("nb_overlay", "offline_html", "dark_figures", "table_numbers"),
+    *("nb_overlay", "offline_html", "dark_figures", "table_numbers", "confined"),
+)
+SETTINGS = {"kernelspec", "language_info"}  # metadata of a notebook that its page needs
+FIGURE = {"figure": {"caption", "name"}, "image": {"alt", "classes", "width"}}  # so of a cell, in ``mystnb``
+ACTION = re.compile(r"""\son\w+="([^"]*)\"""")
+POLICY = (
+    "default-src 'none'; img-src data:; font-src data:; style-src 'unsafe-inline' data:; base-uri 'none'; "
+    "form-action 'none'; script-src {}"
 )
 
 
-def view(source: Path, out: Path) -> None:
+def view(source: Path, out: Path, *, trust: bool = False) -> None:
     """Write an executed notebook as one page, or as a notebook that Jupyter shows well.
 
     Parameters
@@ -37,6 +51,8 @@ def view(source: Path, out: Path) -> None:
         A notebook with outputs, such as papermill writes.
     out : Path
         A file to write: ``.html`` for a page that holds all it needs, ``.ipynb`` for a notebook.
+    trust : bool
+        Whether scripts of the notebook's author may run on the page.
 
     Raises
     ------
@@ -67,7 +83,7 @@ def view(source: Path, out: Path) -> None:
             if "text/markdown" in (data := output.get("data", {})):
                 data["text/markdown"] = plain(data["text/markdown"])
     if out.suffix == ".html":
-        out.write_text(page(nbformat.writes(notebook), source.stem), "utf8")
+        out.write_text(page(nbformat.writes(without_settings(notebook)), source.stem, trust=trust), "utf8")
         return
     for cell in notebook.cells:
         caption = cell.metadata.get("mystnb", {}).pop("figure", {}).get("caption")
@@ -75,6 +91,22 @@ def view(source: Path, out: Path) -> None:
             text = {"text/markdown": f"*Figure.* {plain(caption)}"}
             cell.outputs.append(nbformat.v4.new_output("display_data", text))
     nbformat.write(notebook, out)
+
+
+def without_settings(notebook: Any) -> Any:
+    """Remove metadata that tell the builder what to do, such as to execute the notebook, in place."""
+    notebook.metadata = {name: value for name, value in notebook.metadata.items() if name in SETTINGS}
+    for cell in notebook.cells:
+        given, cell.metadata = cell.metadata, {}
+        if "tags" in given:
+            cell.metadata["tags"] = given["tags"]
+        if parts := {
+            part: {name: value for name, value in given["mystnb"][part].items() if name in names}
+            for part, names in FIGURE.items()
+            if part in given.get("mystnb", {})
+        }:
+            cell.metadata["mystnb"] = parts
+    return notebook
 
 
 def plain(text: str) -> str:
@@ -97,7 +129,12 @@ def _listing(found: re.Match[str]) -> str:
 
     options = {name: value.strip('"') for name, value in OPTION.findall(found["options"])}
     shown = {**options, "dedent": None} if "dedent" in options else options
-    code, _ = LiteralIncludeReader(str(ROOT / found["path"]), shown, Config()).read()
+    path = (ROOT / found["path"]).resolve()
+    if not path.is_relative_to(ROOT):
+        raise ValueError(
+            f"a listing of /{found['path']}: lies outside the book; a page shows files of the book"
+        )
+    code, _ = LiteralIncludeReader(str(path), shown, Config()).read()
     language = options.get("language", "python")
     return f"```{language}\n{code.rstrip()}\n```\n\n*{options.get('caption', found['path'])}*"
 
@@ -128,16 +165,22 @@ def _linked(found: re.Match[str]) -> str:
     return f'<a href="{built.as_uri()}{place}">{words}</a>' if built.is_file() else words
 
 
-def page(notebook: str, name: str) -> str:
+def page(notebook: str, name: str, *, trust: bool = False) -> str:
     """Return the page of a notebook, built as the pages of the book are, with all files in it."""
+    import yaml
     from jupyter_book.sphinx import build_sphinx
 
+    settings = yaml.safe_load((ROOT / "_config.yml").read_text("utf8"))
+    markdown = set(settings["parse"]["myst_enable_extensions"]) - {"substitution"}  # which runs templates
+    secret = secrets.token_hex(16)
     with tempfile.TemporaryDirectory() as temporary:
         folder, static = Path(temporary).resolve(), ROOT / "book" / "_static"
         (folder / f"{name}.ipynb").write_text(notebook, "utf8")
         own = {
             "extensions": list(EXTENSIONS),
             "root_doc": name,
+            "notebook_secret": secret,
+            "myst_enable_extensions": sorted(markdown),
             "html_static_path": [str(static)],
             "html_logo": str(static / "logo.svg"),
             "html_favicon": str(static / "favicon.svg"),
@@ -158,25 +201,52 @@ def page(notebook: str, name: str) -> str:
         )
         if status:
             raise ValueError(f"the page could not be built: {status}")
-        return whole(folder / "html" / f"{name}.html")
+        path = folder / "html" / f"{name}.html"
+        text = re.sub(r'<link [^>]*rel="(?:search|preload)".*', "", path.read_text("utf8"))  # of a book
+        return whole(guarded(text, secret, trust=trust), path.parent)
 
 
-def whole(path: Path) -> str:
-    """Return a page of HTML with the style sheets, scripts and pictures that lie beside it."""
+def guarded(text: str, secret: str, *, trust: bool = False) -> str:
+    """Return a page with a content security policy; ``secret`` marks the part that its author wrote.
+
+    Scripts outside that part, those of the theme, have the secret as their nonce; its buttons are allowed by
+    their digests. With ``trust`` all scripts in the page run. Nothing is ever loaded from elsewhere.
+    """
+    begin, end = f"<!--notebook {secret}-->", f"<!--end of notebook {secret}-->"
+    head, _, rest = text.partition(begin)
+    body, _, foot = rest.rpartition(end)
+    actions = {html.unescape(action) for part in (head, foot) for action in ACTION.findall(part)}
+    hashes = (base64.b64encode(hashlib.sha256(action.encode()).digest()).decode() for action in actions)
+    allowed = [f"'nonce-{secret}'", "'unsafe-hashes'", *(f"'sha256-{digest}'" for digest in sorted(hashes))]
+    if trust:
+        allowed = ["'unsafe-inline'", "data:"]
+    else:
+        head, foot = (re.sub(r"<script\b", f'<script nonce="{secret}"', part) for part in (head, foot))
+    policy = f'<meta http-equiv="Content-Security-Policy" content="{POLICY.format(" ".join(allowed))}">'
+    return re.sub(r"<head\b[^>]*>", lambda found: found[0] + policy, head, count=1) + body + foot
+
+
+def whole(text: str, folder: Path) -> str:
+    """Return a page of HTML with the style sheets, scripts and pictures that were built below ``folder``."""
 
     def inside(found: re.Match[str]) -> str:
-        file = path.parent / found["path"]
-        return f'{found["name"]}="{data_uri(file)}{found["place"] or ""}"' if file.is_file() else found[0]
+        file = (folder / found["path"]).resolve()
+        built = file.is_relative_to(folder) and file.is_file()
+        return f'{found["name"]}="{data_uri(file, folder)}{found["place"] or ""}"' if built else found[0]
 
-    text = re.sub(r'<link rel="search".*', "", path.read_text("utf8"))  # of a book
     return LOCAL.sub(inside, text)
 
 
-def data_uri(path: Path) -> str:
-    """Return a file as an address that holds it; the files that a style sheet names are in it."""
+def data_uri(path: Path, folder: Path) -> str:
+    """Return a file as an address that holds it, with the files that a style sheet names below ``folder``."""
     content = path.read_bytes()
+
+    def inside(found: re.Match[str]) -> str:
+        file = (path.parent / found[2]).resolve()
+        built = file.is_relative_to(folder) and file.is_file()
+        return f'url("{data_uri(file, folder)}")' if built else found[0]
+
     if path.suffix == ".css":
-        text = URL.sub(lambda found: f'url("{data_uri(path.parent / found[2])}")', content.decode())
-        content = text.encode()
+        content = URL.sub(inside, content.decode()).encode()
     kind = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
     return f"data:{kind};base64,{base64.b64encode(content).decode()}"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import re
 import subprocess
 import sys
+from html.parser import HTMLParser
 from pathlib import Path
 
 import nbformat
@@ -103,6 +105,134 @@ def test_a_page_holds_all_it_needs(out: Path) -> None:
     assert (
         "<strong>L2RM, Table 6: R@1</strong></figcaption>" in page
     )  # a printed table keeps its paper's number
+
+
+SECRET = "the contents of a file of this machine"
+SCRIPT = '<script>document.title = "ran"</script>'
+DIRECTIVES = """
+# A heading <script>document.title = "ran"</script>
+
+{{{{ "templates" ~ "run" }}}} ![picture]({picture}) {{download}}`a file <{file}>`
+
+```{{include}} {file}
+```
+
+```{{literalinclude}} ../../../../../../..{file}
+```
+
+```{{raw}} html
+:file: {file}
+```
+
+```{{raw}} html
+:url: file://{file}
+```
+
+```{{csv-table}}
+:file: {file}
+```
+
+```{{image}} {up}
+```
+
+```{{eval-rst}}
+.. include:: {file}
+
+.. image:: {picture}
+
+.. meta::
+   :http-equiv=refresh: 0; url=https://example.org
+```
+"""
+
+
+@pytest.fixture
+def hostile(tmp_path: Path) -> Path:
+    """A notebook that tries to read files beside it and to run code, in each way that pages know."""
+    folder, run = tmp_path / "theirs", tmp_path / "ran"
+    folder.mkdir()
+    (file := tmp_path / "secret.txt").write_text(SECRET, "utf8")
+    (picture := tmp_path / "secret.svg").write_text(SVG.replace("/>", f"><!-- {SECRET} --></svg>"), "utf8")
+    up = "/" + "../" * 12 + str(picture).lstrip("/")
+    nb = nbformat.v4.new_notebook(metadata={"mystnb": {"execution_mode": "force"}})
+    nb.metadata["myst"] = {"enable_extensions": ["substitution"], "substitutions": {"a": "b"}}
+    nb.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    front = "---\nmyst:\n  enable_extensions: [substitution]\n---\n"
+    text = DIRECTIVES.format(file=file, picture=picture, up=up)
+    code = nbformat.v4.new_code_cell(f"open({str(run)!r}, 'w')", execution_count=1)
+    code.metadata["mystnb"] = {"execution_mode": "force", "figure": {"caption": f"![a]({up})"}}
+    outputs = [
+        {"text/html": f'<img src="{picture}"><img src="../{picture.name}"><a href="{file}">a</a>{SCRIPT}'},
+        {"text/html": f'<link rel="stylesheet" href="{file}"><img src="no" onerror="document.title=1">'},
+        {"text/html": '<iframe srcdoc="<script>parent.document.title = 1</script>"></iframe>'},
+        {"text/markdown": text},
+        {"image/svg+xml": SVG.replace("/>", f"{SCRIPT}<image href='{picture}'/></svg>")},
+        {"application/javascript": "document.title = 'ran'"},
+    ]
+    code.outputs = [nbformat.v4.new_output("display_data", data) for data in outputs]
+    nb.cells = [nbformat.v4.new_markdown_cell(front + text), nbformat.v4.new_markdown_cell(text), code]
+    nbformat.write(nb, folder / "out.ipynb")
+    return folder / "out.ipynb"
+
+
+class Page(HTMLParser):
+    """Scripts, embedded files and the policy of a page."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.scripts: list[dict[str, str | None]] = []
+        self.embedded, self.policy, self.inside = text, "", False
+        self.said: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        self.inside = tag == "script"
+        if tag == "script":
+            self.scripts.append({**given, "text": ""})
+        if given.get("http-equiv") == "Content-Security-Policy":
+            assert not self.scripts  # the policy comes first
+            self.policy = given["content"] or ""
+        for value in (given.get("src"), given.get("href")):
+            if value and value.startswith("data:") and ";base64," in value:
+                self.embedded += base64.b64decode(value.partition(";base64,")[2]).decode("utf8", "replace")
+
+    def handle_data(self, data: str) -> None:
+        if self.inside:
+            self.scripts[-1]["text"] = data
+            self.inside = False
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("trust", [False, True])
+def test_a_strangers_notebook_reads_no_file_and_runs_nothing(hostile: Path, trust: bool) -> None:
+    out = hostile.with_suffix(".html")
+    words = ["view", str(hostile), "--no-open", *(["--trust"] if trust else [])]
+    done = subprocess.run([sys.executable, "-m", "ncbook", *words], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    page = Page(out.read_text("utf8"))
+    assert SECRET not in page.embedded
+    assert "templatesrun" not in page.embedded
+    assert not (hostile.parent.parent / "ran").exists()
+    assert 'http-equiv="refresh"' not in page.embedded
+    rules = {name: said for name, *said in (rule.split() for rule in page.policy.split(";"))}
+    assert rules["default-src"] == rules["base-uri"] == ["'none'"]
+    assert rules["img-src"] == ["data:"]
+    theirs = [script for script in page.scripts if "title = " in str(script["text"])]
+    assert theirs
+    if trust:
+        assert rules["script-src"] == ["'unsafe-inline'", "data:"]
+        return
+    (nonce,) = (word.strip("'").removeprefix("nonce-") for word in rules["script-src"] if "nonce" in word)
+    assert "'unsafe-inline'" not in rules["script-src"]
+    assert [script.get("nonce") for script in theirs] == [None] * len(theirs)
+    assert {script.get("nonce") for script in page.scripts if script not in theirs} == {nonce}
+
+
+@pytest.mark.parametrize("place", ["../secret.txt", "nclib/../../../../../../../../etc/hostname"])
+def test_a_listing_outside_the_book_is_refused(place: str) -> None:
+    with pytest.raises(ValueError, match="outside the book"):
+        viewing.plain(f"```{{literalinclude}} /{place}\n```")
 
 
 @pytest.mark.parametrize(
