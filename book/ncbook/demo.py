@@ -29,6 +29,7 @@ import nclib
 from nclib.common.files import write_atomically
 from nclib.runs import LoadedRun, Record, checkpoint, epoch_arrays, experiment_of
 from nclib.runs.identity import naming
+from nclib.runs.record import completed
 
 DEMO = Path(__file__).resolve().parents[1] / "demo"
 RECORD, ARRAYS, WEIGHTS = "record.json", "arrays.npz", "weights.safetensors"
@@ -115,7 +116,7 @@ def stored_run(method: str, **values: Any) -> Record:
     wanted = json.loads(json.dumps(naming(nclib.resolve(method, **values).flat())))
     others = []
     for record in stored_runs():
-        found = naming(record.settings)
+        found = naming(completed(record.settings))  # its method may be registered since it was read
         if record.settings["method"] == method:
             different = list(differences(found, wanted))
             if not different:

@@ -1,8 +1,8 @@
 r"""Retrieval with features of a joint encoder such as CLIP: as they are, and by heads trained by contrast.
 
 ``zero_shot`` compares the features as they are. ``contrastive_heads`` trains two linear maps and the logit
-scale: without labels (``supervised=False``) the target of a row of similarities is the other half of the
-pair; with labels it is uniform over all items of the batch that are given the same class.
+scale: the target of a row of similarities is uniform over all items of the batch that are given the same
+class.
 
 These are stand-ins for the CLIP rows of UOT-RCL's Table III under names of their own: the paper trains CLIP
 itself on XMediaNet's pictures, whose split was never published. The logit scale starts at 1 / 0.07 = 14.3,
@@ -86,7 +86,7 @@ def contrast(S: Tensor, same: Tensor) -> Tensor:
     S : Tensor, (n, n)
         Cosines times the logit scale, images in rows.
     same : Tensor, bool, (n, n)
-        Positives; the identity for InfoNCE. A row or column without any counts as its own pair only.
+        Positives. A row or column without any counts as its own pair only.
     """
     eye = torch.eye(len(S), dtype=torch.bool, device=S.device)
     losses = []
@@ -101,7 +101,6 @@ def contrast(S: Tensor, same: Tensor) -> Tensor:
 class ContrastiveOptions(Options):
     """Options of training by contrast."""
 
-    supervised: bool = option(True, help="positives share the given class; False: only the pair itself")
     scale: float = option(
         1 / 0.07,
         above=0,
@@ -135,11 +134,11 @@ class LinearHeads(Branches):
 
 @register(
     "contrastive_heads",
-    summary="linear heads on features of a joint encoder by InfoNCE; positives by pair or by given class",
+    summary="linear heads on features of a joint encoder by InfoNCE; positives share the given class",
     paper="after the CLIP rows of UOT-RCL's Table III",
 )
 class ContrastiveHeads(DeepMethod):
-    """Supervised or unsupervised training by contrast; ``options`` is a :class:`ContrastiveOptions`."""
+    """Supervised training by contrast; ``options`` is a :class:`ContrastiveOptions`."""
 
     Options = ContrastiveOptions
     settings: ClassVar[dict[str, dict[str, Any]]] = {"xmedianet": {"batch_size": 128, "epochs": 16}}
@@ -153,8 +152,4 @@ class ContrastiveHeads(DeepMethod):
             net.log_scale.clamp_(max=math.log(LARGEST_SCALE))
         scale = net.log_scale.exp()
         S = scale * net.images(batch.images) @ net.texts(batch.texts).T  # (n, n)
-        if self.options.supervised:
-            same = batch.image_labels[:, None] == batch.text_labels
-        else:
-            same = torch.eye(len(S), dtype=torch.bool, device=S.device)
-        return {"contrast": contrast(S, same).mean()}
+        return {"contrast": contrast(S, batch.image_labels[:, None] == batch.text_labels).mean()}

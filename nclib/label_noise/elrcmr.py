@@ -40,10 +40,6 @@ class ELRCMROptions(Options):
     shrink: float = option(
         0.0, low=0, high=0.1, help="part of every network weight taken away per step; official code: 4.6e-5"
     )
-    elr_update_in_eval: bool = option(
-        False,
-        help="update the targets of all training samples after each epoch, too, as the official code does",
-    )
 
 
 def update_targets(targets: Tensor, index: Tensor, p: Tensor, momentum: float) -> Tensor:
@@ -88,7 +84,10 @@ def moving_weight(t: int, start: float, length: float) -> float:
     paper="Xu et al., ACM MM 2022",
 )
 class ELRCMR(DeepMethod):
-    """ELRCMR as in the official code, except that evaluation does not change the targets."""
+    """ELRCMR as in the official code, except that evaluation does not change the targets.
+
+    The official code updates the targets of all training samples after each epoch, too.
+    """
 
     Options = ELRCMROptions
     settings: ClassVar[dict[str, dict[str, Any]]] = {
@@ -130,14 +129,6 @@ class ELRCMR(DeepMethod):
             "contrast": (1 - beta) * multimodal_contrast(*z).mean(),
             "within": (1 - beta) * o.zeta * within,
         }
-
-    @torch.no_grad()
-    def end_epoch(self, loop: LabelLoop) -> None:
-        if self.options.elr_update_in_eval:
-            everyone = torch.arange(loop.n_pairs, device=loop.device)
-            for z, targets in zip(loop.embed(), self.targets, strict=True):
-                p = (loop.network.prototypes(z) / self.options.tau).softmax(1).clamp(CLIP, 1 - CLIP)
-                update_targets(targets, everyone, p, self.options.momentum)
 
     def state(self) -> dict[str, Any]:
         return {"targets": self.targets}

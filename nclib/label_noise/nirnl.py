@@ -14,7 +14,7 @@ pure, the hard and the noisy pairs, each with a class loss of its own and a hing
 Symbols: :math:`S` cosines of images and texts, :math:`M` margin, :math:`p` softmax of the products of an
 embedding with the class prototypes, which are the mean embeddings of a class by the given labels;
 :math:`w = 1 - (1 - p^v)(1 - p^t)`, without gradient; :math:`y` the given label, :math:`\hat y` the class with
-the largest :math:`w`, or the largest vote.
+the largest :math:`w`.
 
 The method is made for noise per pair (``scope="pair"``), where both halves have the same given label. Where
 they have two, each half uses its own: in prototypes, votes, class loss and :math:`w`.
@@ -57,12 +57,6 @@ class NIRNLOptions(Options):
     alpha: float = option(0.9, low=0, help="weight alpha of the hinge; 0.5 on other data than Wikipedia")
     margin: float = option(0.9, low=0, high=2, help="margin M of the hinge")
     neighbours: int = option(10, low=1, help="pairs k that vote in each modality")
-    relabel: str = option(
-        "prediction",
-        choices=("prediction", "neighbours"),
-        help="class of a noisy pair: the network's, as in the official code, or the largest vote (paper)",
-    )
-    normalise: bool = option(False, help="give the class prototypes unit length")
 
 
 def prototypes(z: Sequence[Tensor], y: Sequence[Tensor], n_classes: int) -> tuple[Tensor, Tensor]:
@@ -112,7 +106,10 @@ def margin_loss(zv: Tensor, zt: Tensor, margin: float) -> Tensor:
     paper="Liu et al., AAAI 2026",
 )
 class NIRNL(DeepMethod):
-    """NIRNL with exact class means; ``options`` is a :class:`NIRNLOptions`."""
+    """NIRNL with exact class means; ``options`` is a :class:`NIRNLOptions`.
+
+    As in the official code the network names the class of a noisy pair; in the paper the neighbours do.
+    """
 
     Options = NIRNLOptions
     settings: ClassVar[dict[str, dict[str, Any]]] = {
@@ -135,19 +132,11 @@ class NIRNL(DeepMethod):
 
     def begin_epoch(self, loop: LabelLoop) -> None:
         """Make the prototypes and divide the pairs, with the weights of this moment."""
-        o, z, y, k = (
-            self.options,
-            loop.embed(),
-            (loop.train.image_labels, loop.train.text_labels),
-            loop.n_classes,
-        )
+        z, y, k = loop.embed(), (loop.train.image_labels, loop.train.text_labels), loop.n_classes
         self.u, self.absent = prototypes(z, y, k)
-        if o.normalise:
-            self.u = F.normalize(self.u, dim=1)
-        q = [votes(zi, yi, k, o.neighbours) for zi, yi in zip(z, y, strict=True)]
+        q = [votes(zi, yi, k, self.options.neighbours) for zi, yi in zip(z, y, strict=True)]
         self.kind = torch.stack([qi.argmax(1) == yi for qi, yi in zip(q, y, strict=True)]).sum(0)
-        self.voted = either(*q).argmax(1)
-        self.named = torch.full_like(self.voted, -1)  # the class that a noisy pair was trained with
+        self.named = torch.full_like(self.kind, -1)  # the class that a noisy pair was trained with
         self.belief = torch.full_like(q[0][:, 0], torch.nan)  # w of hard pairs, mean of both halves
         self.given = y
 
@@ -164,8 +153,8 @@ class NIRNL(DeepMethod):
         w = either(*(x.detach().exp() for x in log_p))
         classes = batch.image_labels, batch.text_labels
         if kind == "noisy":
-            named = self.voted[batch.index] if o.relabel == "neighbours" else w.argmax(1)
-            self.named[batch.index], classes = named, (named, named)
+            self.named[batch.index] = named = w.argmax(1)
+            classes = named, named
         of_class = [x.gather(1, y[:, None])[:, 0] for x, y in zip(log_p, classes, strict=True)]
         losses = [2 * (1 - x.exp()) if kind == "noisy" else -x for x in of_class]
         if kind == "hard":

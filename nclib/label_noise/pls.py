@@ -22,15 +22,14 @@ class PLSOptions(Options):
     """Options of PLS."""
 
     components: int = option(0, low=0, help="dimension d; 0: chosen on validation")
-    scale: bool = option(True, help="divide every feature by its standard deviation first")
 
 
-def _standardised(x: Tensor, scale: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the centred (and scaled) features, their means, and their scales."""
+def _standardised(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the features, centred and divided by their standard deviations, their means, and these."""
     x = x.double()
     mean = x.mean(0)
     x = x - mean
-    spread = x.std(0) if scale else torch.ones_like(mean)
+    spread = x.std(0)
     # The rounding errors of a constant feature must not be scaled up.
     spread = torch.where(spread > 1e-12 * (1 + mean.abs()), spread, torch.ones_like(spread))
     return x.div_(spread), mean, spread
@@ -52,10 +51,9 @@ class PLS(LinearProjector):
 
         if len(train) < 2:
             raise ValueError(f"PLS needs at least two training pairs, got {len(train)}")
-        o = self.options
-        v, v_mean, v_spread = _standardised(train.images, o.scale)
-        t, t_mean, t_spread = _standardised(train.texts, o.scale)
-        tried = dimensions(o.components, min(len(train), v.shape[1], t.shape[1]), train.n_classes)
+        v, v_mean, v_spread = _standardised(train.images)
+        t, t_mean, t_spread = _standardised(train.texts)
+        tried = dimensions(self.options.components, min(len(train), v.shape[1], t.shape[1]), train.n_classes)
         found = PLSSVD(max(tried), scale=False, copy=False).fit(v.numpy(), t.numpy())
         left = torch.from_numpy(found.x_weights_).double() / v_spread[:, None]
         right = torch.from_numpy(found.y_weights_).double() / t_spread[:, None]

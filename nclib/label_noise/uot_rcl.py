@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from nclib.label_noise.base import (
     DeepMethod,
@@ -26,7 +26,6 @@ from nclib.label_noise.base import (
     LabelLoop,
     LabelTruth,
     Options,
-    Shape,
     Terms,
     Training,
     option,
@@ -37,10 +36,7 @@ from nclib.label_noise.parts import correction as correct
 from nclib.label_noise.parts.label_report import RelationLog, accuracy, label_report
 from nclib.ot import label_transport, sinkhorn
 
-FULL_LIMIT = 4096  # pairs; a relation plan over the whole training set has N x N entries
 KEPT_ENTRIES = 2**20  # corrected labels are stored for figures up to this size
-
-Relations = tuple[list[Tensor], list[Tensor]]  # plans and logits, image to text and text to image
 
 
 @dataclass(frozen=True)
@@ -50,27 +46,21 @@ class UOTRCLOptions(Options):
     warmup_epochs: int = option(2, low=0, help="first epochs, with cross entropy on the given labels")
     neighbours: int = option(10, low=1, help="voting neighbours per pair and modality")
     pool: int = option(8192, low=0, help="pairs among which neighbours are searched; 0: all")
-    include_self: bool = option(False, help="whether a pair votes on itself")
     per_class: int = option(5, low=1, help="confident pairs per class")
     confident: str = option("jsd", choices=("jsd", "random"), help="how confident pairs are chosen")
-    anchors: str = option("snapshot", choices=("snapshot", "current"), help="embeddings of confident pairs")
     consistency: str = option("folded", choices=correct.CONSISTENCY, help="reading of Eq. 7")
     gamma: float = option(0.99, low=0, high=1, help="momentum of the targets (Eq. 9)")
     s_start: float = option(0.2, low=0, high=1, help="transported mass at first")
     s_end: float = option(0.8, low=0, high=1, help="transported mass in the last epoch")
-    marginal: str = option("empirical", choices=("empirical", "uniform"), help="class shares r")
     reg_semantic: float = option(0.05, above=0, help="entropy weight of the label transport")
     plc: str = option("transport", choices=("transport", "ce", "off"), help="label loss after warm-up")
     label_loss: str = option("ce", choices=("ce", "bounded"), help="loss of a label after warm-up")
     lam: float = option(0.4, low=0, help="weight lambda of the relation loss; 0: without it")
     relation: str = option("transport", choices=("transport", "instance", "mrl"), help="kind of contrast")
-    relation_scope: str = option("batch", choices=("batch", "full"), help="pairs in one relation plan")
-    relation_sign: int = option(1, choices=(1, -1), help="sign of the similarity in Eq. 16; -1: as printed")
     reg_relation: float = option(0.01, above=0, help="entropy weight, in units of the largest relation cost")
     tau1: float = option(1.0, above=0, help="temperature of the class probabilities")
     tau2: float = option(1.0, above=0, help="temperature of the relation scores")
     tau3: float = option(1.0, above=0, help="temperature of the contrastive loss")
-    normalise: bool = option(True, help="embeddings of unit length")
 
 
 @register(
@@ -79,7 +69,11 @@ class UOTRCLOptions(Options):
     paper="Han et al., 2024",
 )
 class UOTRCL(DeepMethod):
-    """UOT-RCL in the paper's order; ``options`` is a :class:`UOTRCLOptions`."""
+    """UOT-RCL in the paper's order; ``options`` is a :class:`UOTRCLOptions`.
+
+    The similarity in Eq. 16 has a positive sign, so that a similar confident pair scores high; printed is
+    the sign of a distance.
+    """
 
     Options = UOTRCLOptions
     settings: ClassVar[dict[str, dict[str, Any]]] = {
@@ -102,26 +96,15 @@ class UOTRCL(DeepMethod):
         self.report: dict[str, float] = {}
         self.relations = RelationLog()
 
-    def build(self, shape: Shape) -> nn.Module:
-        heads = super().build(shape)
-        heads.unit = self.options.normalise
-        return heads
-
     # -- once per epoch, over all pairs -----------------------------------------------------------------
 
     def begin_epoch(self, loop: LabelLoop) -> None:
         """Correct the labels and choose the confident pairs; nothing in warm-up."""
-        o = self.options
         if loop.epoch == 0:
-            if o.relation_scope == "full" and loop.n_pairs > FULL_LIMIT:
-                raise ValueError(
-                    f"relation_scope='full' needs at most {FULL_LIMIT} training pairs, here are "
-                    f"{loop.n_pairs}; take relation_scope='batch'"
-                )
             given = (loop.train.image_labels, loop.train.text_labels)
             self.targets = [F.one_hot(y, loop.n_classes).float() for y in given]
         self.correcting, self.report, self.relations = False, {}, RelationLog()
-        if loop.epoch >= o.warmup_epochs:
+        if loop.epoch >= self.options.warmup_epochs:
             loop.network.prototypes.normalise()
             self._correct(loop, *loop.embed())
 
@@ -144,16 +127,12 @@ class UOTRCL(DeepMethod):
         self.cost = self.semantic_cost(loop, uv, ut)
         mass = self.mass_at(loop.epoch, loop.n_epochs)
         # Eqs. 10 to 14
-        shares = _class_shares(loop.train, o.marginal)
-        plan = label_transport(self.cost, mass, shares, reg=o.reg_semantic, tol=1e-6)
+        plan = label_transport(self.cost, mass, _class_shares(loop.train), reg=o.reg_semantic, tol=1e-6)
         self.corrected = (len(zv) * plan.plan).float()  # (N, K), rows sum to 0..1
         self.correcting = True
         # Eq. 9, after the cost was computed
         named = F.one_hot((logits[0] + logits[1]).argmax(1), loop.n_classes).float()
         self.targets = [o.gamma * y + (1 - o.gamma) * named for y in self.targets]
-        if o.relation_scope == "full":
-            self.snapshot = (zv, zt)
-            self.full_plan = self.relation_plan(uv, ut, self.anchors)
         self.report = {
             "s": mass,
             "transported_mass": float(plan.mass),
@@ -174,7 +153,7 @@ class UOTRCL(DeepMethod):
         vote = torch.zeros_like(self.targets[0])
         for z, other, y in ((uv, ut, self.targets[0]), (ut, uv, self.targets[1])):
             weight = correct.consistency(z, other, self.confident, o.consistency)
-            vote += weight[:, None] * correct.neighbour_vote(z, y, k, include_self=o.include_self, pool=pool)
+            vote += weight[:, None] * correct.neighbour_vote(z, y, k, pool=pool)
         return correct.semantic_cost(vote)
 
     def mass_at(self, epoch: int, n_epochs: int) -> float:
@@ -201,7 +180,7 @@ class UOTRCL(DeepMethod):
             if o.relation == "mrl":  # MRL's contrast instead of the relations
                 terms["bhg"] = o.lam * multimodal_contrast(zv, zt, o.tau3).mean()
             else:
-                terms["bhg"] = o.lam * self.relation_loss(loop, batch, zv, zt)
+                terms["bhg"] = o.lam * self.relation_loss(batch, zv, zt)
         return terms
 
     def target_loss(self, batch: LabelBatch, log_p: list[Tensor]) -> Tensor:
@@ -225,32 +204,15 @@ class UOTRCL(DeepMethod):
             return [torch.log(-torch.expm1(x.clamp_max(-torch.finfo(x.dtype).eps))) for x in log_p]
         return [-x for x in log_p]
 
-    def relation_loss(self, loop: LabelLoop, batch: LabelBatch, zv: Tensor, zt: Tensor) -> Tensor:
-        """Return the contrastive loss against the relation plan, both directions (Eq. 18)."""
-        relations = self._full_relations if self.options.relation_scope == "full" else self._batch_relations
-        each = zip(*relations(loop, batch, zv, zt), strict=True)
-        soft = [(row_shares(m) * (x / self.options.tau3).log_softmax(1)).sum(1) for m, x in each]
-        return -torch.stack(soft).sum(0).mean()
-
-    def _batch_relations(self, loop: LabelLoop, batch: LabelBatch, zv: Tensor, zt: Tensor) -> Relations:
-        """Plans and logits, image to text and text to image, among the pairs of the batch."""
-        anchors = self.anchors
-        if self.options.anchors == "current":
-            g, train, net = self.confident, loop.train, loop.network
-            with torch.no_grad():
-                now = net.images(train.images[g]), net.texts(train.texts[g])
-                anchors = [F.normalize(z, dim=1) for z in now]
+    def relation_loss(self, batch: LabelBatch, zv: Tensor, zt: Tensor) -> Tensor:
+        """Return the contrastive loss against the relation plan of the batch, both directions (Eq. 18)."""
         u = [F.normalize(z.detach(), dim=1) for z in (zv, zt)]
-        plan = self.relation_plan(u[0], u[1], anchors)
+        plan = self.relation_plan(u[0], u[1], self.anchors)
         self.relations.add(batch.index, plan)
-        logits = zv @ zt.T
-        return [plan, plan.T], [logits, logits.T]
-
-    def _full_relations(self, loop: LabelLoop, batch: LabelBatch, zv: Tensor, zt: Tensor) -> Relations:
-        """The same against all pairs: those outside the batch are taken from the start of the epoch."""
-        plan, i = self.full_plan, batch.index
-        every = [z.index_copy(0, i, new) for z, new in zip(self.snapshot, (zv, zt), strict=True)]
-        return [plan[i], plan.T[i]], [zv @ every[1].T, zt @ every[0].T]
+        logits = zv @ zt.T / self.options.tau3
+        each = ((plan, logits), (plan.T, logits.T))
+        soft = [(row_shares(m) * x.log_softmax(1)).sum(1) for m, x in each]
+        return -torch.stack(soft).sum(0).mean()
 
     @torch.no_grad()
     def relation_plan(self, uv: Tensor, ut: Tensor, anchors: list[Tensor]) -> Tensor:
@@ -262,7 +224,7 @@ class UOTRCL(DeepMethod):
         if o.relation == "instance":  # every pair is its own only partner (the paper's negative example)
             return torch.eye(len(uv), device=uv.device) / len(uv)
         each = zip((uv, ut), anchors, strict=True)
-        r = [correct.relation_scores(u, a, o.tau2, o.relation_sign) for u, a in each]
+        r = [correct.relation_scores(u, a, o.tau2) for u, a in each]
         cost = correct.relation_cost(*r)
         # At temperature 1 the divergences are of order 0.01: the entropy weight is in units of the largest.
         cost = cost / cost.max().clamp_min(torch.finfo(cost.dtype).tiny)
@@ -311,10 +273,7 @@ def _random_pairs(loop: LabelLoop, n: int) -> Tensor:
     return drawn.sort().values.to(loop.device)
 
 
-def _class_shares(train: Training, kind: str) -> Tensor:
-    """Return r, float64 (K,): the shares of the given labels of both modalities, or equal shares."""
-    if kind == "uniform":
-        k, device = train.n_classes, train.image_labels.device
-        return torch.full((k,), 1 / k, dtype=torch.float64, device=device)
+def _class_shares(train: Training) -> Tensor:
+    """Return r, float64 (K,): the shares of the given labels of both modalities."""
     given = torch.cat([train.image_labels, train.text_labels])
     return torch.bincount(given, minlength=train.n_classes).double() / len(given)

@@ -8,14 +8,13 @@ float32 first, and nothing here waits for the device.
 Symbols: ``tau`` temperature, ``margin`` alpha, ``plan`` the transport plan of the batch (rows images),
 ``p_v2t`` the softmax of ``S / tau`` over the captions of an image, ``p_t2v`` over the images of a caption.
 
-Three families have one call signature each, so that a method can take a name as option:
+Two families have one call signature each, so that a method can take a name as option:
 
 ============ ==================================== ========================================
 family       call                                 names
 ============ ==================================== ========================================
 WARMUP       ``loss(S, tau=..., margin=...)``     infonce_rce, infonce, rce, triplet, ...
 REMATCH      ``loss(S, plan, tau, floor=1e-10)``  sym_kl, kl, infonce
-SOFT_TRIPLET ``loss(S, margins)``                 pair, released
 ============ ==================================== ========================================
 """
 
@@ -26,7 +25,7 @@ from collections.abc import Callable
 from torch import Tensor
 
 from nclib.losses.checks import Family
-from nclib.losses.ranking import SOFT_MARGIN, SOFT_TRIPLET, hinges, soft_margin_triplet, soft_margins, triplet
+from nclib.losses.ranking import hinges, soft_margin_triplet, soft_margins, triplet
 from nclib.losses.softmax import (
     COMPLEMENTARY,
     complementary,
@@ -43,8 +42,6 @@ from nclib.losses.softmax import (
 __all__ = [
     "COMPLEMENTARY",
     "REMATCH",
-    "SOFT_MARGIN",
-    "SOFT_TRIPLET",
     "WARMUP",
     "complementary",
     "generalised_cross_entropy",

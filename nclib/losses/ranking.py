@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
@@ -81,19 +79,8 @@ def hinges(S: Tensor, margin: float | Tensor, ignore: Tensor | None = None) -> t
     return to_captions, to_images
 
 
-SOFT_MARGIN = Family(
-    "soft margin",
-    {
-        "exponential": lambda y, base: (base**y - 1) / (base - 1),
-        "linear": lambda y, base: y,
-        "sine": lambda y, base: torch.sin(math.pi * y - math.pi / 2) / 2 + 0.5,
-    },
-)
-"""Share of the full margin at a soft label ``y`` in [0, 1]: ``SOFT_MARGIN[name](y, base)``."""
-
-
-def soft_margins(y: Tensor, margin: float = 0.2, base: float = 10.0, kind: str = "exponential") -> Tensor:
-    """Turn soft correspondence labels into margins (NCR Eq. 10).
+def soft_margins(y: Tensor, margin: float = 0.2, base: float = 10.0) -> Tensor:
+    """Turn soft correspondence labels into margins, ``margin (base^y - 1) / (base - 1)`` (NCR Eq. 10).
 
     Parameters
     ----------
@@ -102,9 +89,7 @@ def soft_margins(y: Tensor, margin: float = 0.2, base: float = 10.0, kind: str =
     margin : float, >= 0
         alpha, the margin at ``y = 1``.
     base : float, > 1
-        m of the exponential form ``alpha (m^y - 1) / (m - 1)``.
-    kind : {"exponential", "linear", "sine"}
-        Form of the margin; all give 0 at 0 and alpha at 1.
+        m.
 
     Returns
     -------
@@ -113,10 +98,10 @@ def soft_margins(y: Tensor, margin: float = 0.2, base: float = 10.0, kind: str =
     Raises
     ------
     ValueError
-        For a base or a kind that is not allowed.
+        For a base that is not allowed.
     """
     check_number("base", base, above=1)
-    return margin * SOFT_MARGIN[kind](y, base)
+    return margin * ((base**y - 1) / (base - 1))
 
 
 def soft_margin_triplet(S: Tensor, margins: Tensor, ignore: Tensor | None = None) -> Tensor:
@@ -146,20 +131,3 @@ def soft_margin_triplet(S: Tensor, margins: Tensor, ignore: Tensor | None = None
         raise ValueError(f"margins must be ({S.shape[0]},), one per pair, got {tuple(margins.shape)}")
     to_captions, to_images = hinges(S, margins.to(S.dtype), ignore)
     return to_captions.amax(1) + to_images.amax(0)
-
-
-def _margin_of_the_negative(S: Tensor, margins: Tensor) -> Tensor:
-    """Hardest-negative triplet of the official code of BiCro and MSCN.
-
-    ``max_j [a_j + S_ij - S_ii]_+ + max_j [a_i + S_ji - S_ii]_+``: from image to text it takes the margin of
-    the negative caption, because transposing one-dimensional margins does not change them.
-    """
-    d = S.diagonal()
-    own = torch.eye(len(S), dtype=torch.bool, device=S.device)
-    raised = S + margins[None]
-    to_captions, to_images = ((raised - x).masked_fill(own, 0.0).clamp_min(0) for x in (d[:, None], d[None]))
-    return to_captions.amax(1) + to_images.amax(0)
-
-
-SOFT_TRIPLET = Family("margin_of", {"pair": soft_margin_triplet, "released": _margin_of_the_negative})
-"""Whose margin counts against a negative caption: that of the pair, or of the negative (official code)."""

@@ -12,9 +12,9 @@ Symbols: :math:`\ell` per-pair loss, :math:`w` P(clean), :math:`u, t` global vec
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -33,9 +33,7 @@ from nclib.methods.parts.anchors import (
     small_loss,
 )
 from nclib.models import Matcher
-from nclib.noise import BetaMixture, GaussianMixture1d
-
-MIXTURES: dict[str, Callable[[], Any]] = {"beta": BetaMixture.bicro, "gaussian": GaussianMixture1d.published}
+from nclib.noise import BetaMixture
 
 
 @dataclass(frozen=True)
@@ -45,18 +43,9 @@ class BiCroOptions(Options):
     margin: float = option(0.2, above=0, help="margin alpha of a pair whose label is 1")
     base: float = option(10.0, above=1, help="base m of the soft margin alpha (m^y - 1) / (m - 1)")
     keep_ratio: float = option(0.3, above=0, high=1, help="share of a warm-up batch that counts: least loss")
-    split: str = option("beta", choices=tuple(MIXTURES), help="mixture on the losses that divides the pairs")
     threshold: float = option(0.5, low=0, high=0.999, help="a pair is clean when P(clean) exceeds it")
     label_threshold: float = option(0.5, low=0, high=1, help="soft labels up to it become 0")
     metric: str = option("cosine", choices=("cosine", "euclidean"), help="closeness to the anchors")
-    margin_of: str = option(
-        "pair",
-        choices=tuple(losses.SOFT_TRIPLET),
-        help="whose margin; released: the negative caption's, as in the official code",
-    )
-    compat_scatter: bool = option(
-        False, help="give the clean labels to the wrong pairs of the batch, as the official code does"
-    )
 
 
 @register(
@@ -65,7 +54,13 @@ class BiCroOptions(Options):
     paper="Yang et al., CVPR 2023",
 )
 class BiCro(CoTeaching):
-    """Algorithm of the paper; ``options`` is a :class:`BiCroOptions`."""
+    """Algorithm of the paper; ``options`` is a :class:`BiCroOptions`.
+
+    The official code differs in three places. Its default mixture is Gaussian. It writes the labels of the
+    first pairs of a clean batch to the non-anchors in the order of their reliability, so that nearly every
+    label lands on another pair, and leaves ties of the anchors to the sort. Against a negative caption it
+    uses the margin of that caption, because transposing one-dimensional margins does not change them.
+    """
 
     Options = BiCroOptions
     settings: ClassVar = {
@@ -86,7 +81,7 @@ class BiCro(CoTeaching):
     # -- division by the peer: beta mixture on the losses -----------------------------------------------
 
     def posterior(self, loop: Loop, network: int, values: Tensor) -> Division:
-        return divide(values, MIXTURES[self.options.split](), self.options.threshold)
+        return divide(values, BetaMixture.bicro(), self.options.threshold)
 
     def begin_epoch(self, loop: Loop) -> Steps:
         division = self.divide_pairs(loop)
@@ -111,11 +106,11 @@ class BiCro(CoTeaching):
             images, captions = peer.encode_images(clean.images), peer.encode_captions(clean.captions)
             S = peer.similarity(images, captions).float()
             u, t = global_vectors(images, captions)
-            order = by_reliability(S, o.margin, "order" if o.compat_scatter else "gap")
+            order = by_reliability(S, o.margin)
             anchors = order[-n_anchors(len(order)) :]
             known = u[anchors], t[anchors]
             ratios = closeness_ratios(u, t, *known, o.metric)
-            y_clean = clean_labels(*ratios, order, o.label_threshold, compat_scatter=o.compat_scatter)
+            y_clean = clean_labels(*ratios, order, o.label_threshold)
             log.clean.append((clean.index, y_clean))
             log.anchors.append((clean.index, torch.zeros_like(y_clean).index_fill(0, anchors, 1.0)))
             if noisy is None:
@@ -128,7 +123,7 @@ class BiCro(CoTeaching):
     def _loss(self, loop: Loop, batch: Batch, y: Tensor) -> Tensor:
         o = self.options
         margins = losses.soft_margins(y.float(), o.margin, o.base)
-        return losses.SOFT_TRIPLET[o.margin_of](loop.similarity(batch), margins).sum()
+        return losses.soft_margin_triplet(loop.similarity(batch), margins).sum()
 
     # -- figures and record --------------------------------------------------------
 

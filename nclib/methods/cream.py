@@ -48,9 +48,6 @@ class CREAMOptions(Options):
     threshold: float = option(0.5, low=0, high=0.999, help="a network calls a pair clean above it")
     hard_from: float = option(0.25, low=0, high=1, help="share of training after which hard pairs join")
     noisy_from: float = option(0.375, low=0, high=1, help="share of training after which noisy pairs join")
-    filter: str = option(
-        "labels", choices=("labels", "none"), help="smaller weights become 0: than the mean label; than 0"
-    )
     mined_gradient: bool = option(
         False, help="let the gradient reach the mined weights too, as in the official code"
     )
@@ -199,8 +196,6 @@ class CREAM(CoTeaching):
 
         While clean pairs train alone their filter is 1: nothing is mined.
         """
-        if self.options.filter == "none":
-            return [0.0, 0.0, 0.0]
         f = mean_label(labels, [len(part) for part in self.sets])
         if len(self.sets[0]) > MOSTLY_CLEAN * n_pairs:
             return [0.0, 0.0, f]

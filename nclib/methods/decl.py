@@ -41,9 +41,6 @@ class DECLOptions(Options):
     mu: int = option(5, low=1, help="negatives that the hinge loss keeps at last")
     tau: float = option(0.1, low=0.03, help="temperature of the evidence")
     margin: float = option(0.2, above=0, help="margin of the hinge loss, in units of tanh of the logits")
-    hinge: str = option(
-        "sum", choices=("sum", "mean"), help="hinge loss over the batch; the official code sums"
-    )
 
 
 def published_warmup(dataset: str, mrate: float) -> int:
@@ -209,7 +206,10 @@ def correspondence(R: Tensor, tau: float = 0.1) -> tuple[Tensor, Tensor, Tensor]
     paper="Qin et al., ACM MM 2022",
 )
 class DECL(Method):
-    """Algorithm 1 of the paper's supplement; ``options`` is a :class:`DECLOptions`."""
+    """Algorithm 1 of the paper's supplement; ``options`` is a :class:`DECLOptions`.
+
+    As in the official code the hinge is summed over the batch, and the evidential loss is its mean.
+    """
 
     Options = DECLOptions
     tested_epochs = "training"  # the official code starts its record at 0 after warm-up
@@ -254,7 +254,7 @@ class DECL(Method):
         L_e = evidential_loss(E + 1, Y, o.lam2) + evidential_loss(E.T + 1, Y, o.lam2)  # (K,)
         n = hardness(self.steps, loop.batch_size, o.eta, o.mu)
         h = predicted * dynamic_hinge(R.tanh(), n, o.margin)  # (K,), zero where a mismatch is predicted
-        return {"evidential": L_e.mean(), "hinge": o.lam1 * (h.sum() if o.hinge == "sum" else h.mean())}
+        return {"evidential": L_e.mean(), "hinge": o.lam1 * h.sum()}
 
     # -- figures and record --------------------------------------------------------
 

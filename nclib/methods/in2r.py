@@ -28,7 +28,7 @@ from nclib.methods.base import Batch, Loop, Options, Steps, Terms, Truth, option
 from nclib.methods.coteaching import CoTeaching
 from nclib.methods.parts.bank import compare, encode
 from nclib.methods.parts.neighbours import NeighbourLog, Queue
-from nclib.methods.parts.vectors import Centred, draws, width_of
+from nclib.methods.parts.vectors import draws, width_of
 from nclib.models import Matcher
 
 
@@ -45,14 +45,6 @@ class IN2ROptions(Options):
     intra_margin: float = option(0.3, above=0, help="margin of the intra-modal triplet loss")
     tau: float = option(0.05, above=0, help="temperature of all cross entropies")
     threshold: float = option(0.5, above=0, high=0.999, help="a pair is clean when its posterior exceeds it")
-    elite: bool = option(True, help="only clean pairs above their mean posterior enter the queue")
-    refine: bool = option(True, help="self-attention over the neighbours; False: their plain mean")
-    soft_target: bool = option(
-        False, help="similarities of the prototypes are soft targets for S, as in the paper's text"
-    )
-    center: str = option(
-        "none", choices=("none", "batch"), help="batch: subtract the mean vector, as the official code does"
-    )
     dropout: float = option(
         0.3, low=0, high=0.9, help="dropout that makes a second view of models that have none of their own"
     )
@@ -86,12 +78,6 @@ def sce(S: Tensor, tau: float = 0.05) -> Tensor:
     return losses.infonce_rce(S, tau).mean()
 
 
-def soft_sce(S: Tensor, target: Tensor, tau: float = 0.05, eps: float = 1e-7) -> Tensor:
-    """Cross entropy plus reverse cross entropy of the rows of S against soft targets, (B, B) each."""
-    log_p = (S / tau).log_softmax(1)
-    return -(target * log_p + log_p.exp() * (target + eps).log()).sum(1).mean()
-
-
 def elite_threshold(w: Tensor, threshold: float = 0.5) -> float:
     r"""Return :math:`\bar w`, the mean of the posteriors (N,) above the threshold; 1 where there are none."""
     above = w[w > threshold]
@@ -122,7 +108,9 @@ class IN2R(CoTeaching):
     Where paper and official code differ, the defaults are: from the paper K, the mean clean probability as
     elite threshold, plain input for the division, no centring, and the best weight of its ablation; from the
     code two refiners per network, the prototype of a pair as its one positive, the intra-modal terms of the
-    warm-up, and the decay of the rate in steps. Clipping counts the whole gradient, refiners included.
+    warm-up, and the decay of the rate in steps. The official code subtracts the mean vector of every batch,
+    at test as well; the text takes the similarities of the prototypes as soft targets. Clipping counts the
+    whole gradient, refiners included.
     """
 
     Options = IN2ROptions
@@ -140,7 +128,6 @@ class IN2R(CoTeaching):
     }
 
     def prepare(self, network: Matcher) -> Matcher:
-        network = Centred(network) if self.options.center == "batch" else network
         width, heads = width_of(network), self.options.heads
         if width % heads:
             raise ValueError(f"heads={heads} must divide the {width} numbers of the model's global vectors")
@@ -174,12 +161,8 @@ class IN2R(CoTeaching):
             self.queues = [Queue(self.options.queue) for _ in loop.networks]
         if loop.active == 0:
             self.log = NeighbourLog()
-        is_elite = division.is_clean
-        if self.options.elite:
-            is_elite = is_elite & (
-                division.p_clean > elite_threshold(division.p_clean, self.options.threshold)
-            )
-        self.is_elite = is_elite
+        bar = elite_threshold(division.p_clean, self.options.threshold)
+        self.is_elite = division.is_clean & (division.p_clean > bar)
         # In the first epoch the queue of network B is still empty, and network A gets no rectification.
         noisy = self.options.gamma > 0 and len(self.queues[1 - loop.active]) > 0
         return self.exchanged_steps(loop, division, noisy=noisy)
@@ -205,25 +188,12 @@ class IN2R(CoTeaching):
     def _rectify(self, loop: Loop, noisy: Batch) -> Tensor:
         """Train noisy pairs against the prototypes of their neighbours in the peer's queue."""
         tau, queue = self.options.tau, self.queues[1 - loop.active]
-        images, captions = encode(loop, noisy, loop.active)
-        v, t = unit(images), unit(captions)
+        v, t = (unit(encoding) for encoding in encode(loop, noisy, loop.active))
         near, from_captions = (nearest(x, keys, self.options.K) for x, keys in ((v, queue.v), (t, queue.t)))
-        t_hat = self._prototype(loop, "text", queue.t[near])
-        v_hat = self._prototype(loop, "image", queue.v[from_captions])
+        refiners: Any = loop.networks[loop.active].refiners
+        t_hat, v_hat = refiners["text"](queue.t[near]), refiners["image"](queue.v[from_captions])
         self.log.add(noisy.index, queue.pairs[near])
-        if self.options.soft_target:
-            S = compare(loop, loop.active, images, captions)
-            of_images, of_captions = t_hat @ t.detach().T, v_hat @ v.detach().T
-            rows = soft_sce(S, (of_images / tau).softmax(1), tau)
-            return (rows + soft_sce(S.T, (of_captions / tau).softmax(1), tau)) / 2
         return (sce(v @ t_hat.T, tau) + sce(t @ v_hat.T, tau)) / 2
-
-    def _prototype(self, loop: Loop, kind: str, H: Tensor) -> Tensor:
-        """Turn neighbours (B, K, D) into unit prototypes (B, D)."""
-        if not self.options.refine:
-            return F.normalize(H.mean(1), dim=1)
-        prototypes: Tensor = loop.networks[loop.active].refiners[kind](H)  # type: ignore[index, operator]
-        return prototypes
 
     # -- figures and record --------------------------------------------------------
 

@@ -47,9 +47,6 @@ class L2RMOptions(Options):
     warmup: str = option(
         "infonce_rce", choices=WARMUPS, help="warm-up loss; triplet: the mean over negatives"
     )
-    split: str = option(
-        "mean", choices=("mean", "hardest"), help="negatives in the loss that splits the pairs"
-    )
     threshold: float = option(0.5, above=0, high=0.999, help="a pair is matched when P(clean) exceeds it")
     tau: float = option(0.05, above=0, help="temperature of both softmaxes")
     margin: float = option(0.2, above=0, help="margin alpha of the triplet loss")
@@ -80,7 +77,11 @@ class CostNetwork(nn.Module):
     paper="Han et al., CVPR 2024",
 )
 class L2RM(Method):
-    """Algorithm 1 of the paper; ``options`` is an :class:`L2RMOptions`."""
+    """Algorithm 1 of the paper; ``options`` is an :class:`L2RMOptions`.
+
+    As in the official code the loss that splits the pairs is the mean over negatives; the paper prints the
+    hardest one.
+    """
 
     Options = L2RMOptions
     settings: ClassVar = {
@@ -117,7 +118,7 @@ class L2RM(Method):
         o = self.options
 
         def measured(S: Tensor) -> Tensor:
-            ell, contrast = losses.triplet(S, o.margin, o.split), losses.info_nce(S, o.tau)
+            ell, contrast = losses.triplet(S, o.margin, "mean"), losses.info_nce(S, o.tau)
             return torch.stack([ell, contrast, self.cost_network(S).diagonal()], dim=1)  # (B, 3)
 
         self.measured = loop.per_pair(measured).unbind(1)

@@ -49,11 +49,6 @@ class MSCNOptions(Options):
         choices=tuple(LOOK_AHEAD),
         help="derivative through the step: by differentiating it, or by a difference (faster)",
     )
-    margin_of: str = option(
-        "pair",
-        choices=tuple(losses.SOFT_TRIPLET),
-        help="whose margin; released: the negative caption's, as in the official code",
-    )
 
 
 def score_margins(s: Tensor, margin: float = 0.2) -> Tensor:
@@ -100,7 +95,9 @@ class MSCN(CoTeaching):
     """Algorithm of the paper; ``options`` is a :class:`MSCNOptions`.
 
     It needs pairs that are known to be matched, two for every hundred training pairs, which other methods do
-    not get. They are taken from the validation split.
+    not get. They are taken from the validation split. Against a negative caption the official code uses the
+    margin of that caption, because transposing one-dimensional margins does not change them; here it is the
+    margin of the pair.
     """
 
     Options = MSCNOptions
@@ -208,7 +205,7 @@ class MSCN(CoTeaching):
 
     def _loss(self, S: Tensor) -> Tensor:
         margins = score_margins(S.diagonal(), self.options.margin)
-        return losses.SOFT_TRIPLET[self.options.margin_of](S, margins).sum()
+        return losses.soft_margin_triplet(S, margins).sum()
 
     def meta_step(self, loop: Loop, batch: Batch, pairs: Batch, label: Tensor, weight: Tensor) -> None:
         """Adam step of the meta-network on the meta loss after one plain gradient step of the model.

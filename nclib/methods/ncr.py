@@ -31,11 +31,6 @@ class NCROptions(Options):
 
     margin: float = option(0.2, above=0, help="margin alpha of the triplet loss")
     m: float = option(10.0, above=1, help="base of the exponential soft margin")
-    soft_margin: str = option(
-        "exponential",
-        choices=(*losses.SOFT_MARGIN, "none"),
-        help="from label to margin; 'none': the full margin for every pair, as in the first official code",
-    )
     threshold: float = option(0.5, above=0, high=0.999, help="a pair is clean when its posterior exceeds it")
 
 
@@ -80,7 +75,10 @@ def rectified_label(w: Tensor, P: Tensor) -> Tensor:
     paper="Huang et al., NeurIPS 2021",
 )
 class NCR(CoTeaching):
-    """The algorithm of the paper; ``options`` is an :class:`NCROptions`."""
+    """The algorithm of the paper; ``options`` is an :class:`NCROptions`.
+
+    The first official code computed the soft margins and then used the full margin for every pair.
+    """
 
     Options = NCROptions
     settings: ClassVar = {
@@ -111,10 +109,5 @@ class NCR(CoTeaching):
             return predicted_correspondence(loop.similarity(batch, network), self.options.margin)
 
     def _robust_loss(self, loop: Loop, batch: Batch, y: Tensor) -> Tensor:
-        return losses.soft_margin_triplet(loop.similarity(batch), self._margins(y)).sum()
-
-    def _margins(self, y: Tensor) -> Tensor:
-        o = self.options
-        if o.soft_margin == "none":
-            return torch.full_like(y, o.margin)
-        return losses.soft_margins(y, o.margin, o.m, o.soft_margin)
+        margins = losses.soft_margins(y, self.options.margin, self.options.m)
+        return losses.soft_margin_triplet(loop.similarity(batch), margins).sum()

@@ -62,16 +62,6 @@ class PCSROptions(Options):
     )
     q: float = option(0.7, above=0, high=1, help="exponent of the robust loss of ambiguous pairs")
     label_threshold: float = option(0.5, low=0, high=1, help="labels of replaced captions below it become 0")
-    votes: str = option(
-        "training",
-        choices=("training", "warm-up"),
-        help="first votes; warm-up: of the head before it is trained, as in the official code",
-    )
-    duplicates: str = option(
-        "ignored",
-        choices=("ignored", "released"),
-        help="a caption that several images of a batch take is not their negative, or is (official code)",
-    )
 
 
 def next_threshold(theta: float, g: Tensor, t: int, T: int) -> float:
@@ -109,7 +99,8 @@ class PCSR(CoTeaching):
 
     The pseudo-classes may collapse into one, so that all votes agree: ``classes_used`` of a record counts
     those that the votes of an epoch name. Labels of replaced captions carry no gradient; in the official code
-    they do, and training makes them smaller.
+    they do, and training makes them smaller. There the head votes in warm-up, too, before it is trained, and
+    a caption that several images of a batch take is a negative of each of them.
     """
 
     Options = PCSROptions
@@ -141,8 +132,6 @@ class PCSR(CoTeaching):
         with torch.no_grad():
             log_pi = self._log_pi(loop, images)
         self._keep(loop, batch.index, log_pi)
-        if self.options.votes == "warm-up":
-            self._vote(loop, loop.active, batch.index, log_pi)
         S = compare(loop, loop.active, images, captions)
         return {"warmup": losses.info_nce(S, self.options.tau).mean() / 2}
 
@@ -253,7 +242,7 @@ class PCSR(CoTeaching):
             y, chosen = (pi @ known.T).max(1)  # (n,)
             y = y.masked_fill(y < self.options.label_threshold, 0.0).clamp(0, 1)
         S = loop.similarity(Batch(noisy.index, noisy.images, clean.captions))[:, chosen]  # (n, n)
-        same = chosen[:, None] == chosen[None] if self.options.duplicates == "ignored" else None
+        same = chosen[:, None] == chosen[None]  # images that take one caption: no negatives
         terms = {kind: losses.soft_margin_triplet(S, self._margins(y), ignore=same).sum()}
         if kind == "ambiguous":
             images, captions = encode(loop, noisy, loop.active)  # its own captions

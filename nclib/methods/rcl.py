@@ -43,7 +43,6 @@ class RCLOptions(Options):
     q: float = option(0.2, above=0, high=1, help="exponent of the generalised cross entropy, loss='gce'")
     margin: float = option(0.2, above=0, help="margin of the baseline loss='triplet'")
     ratio: float = option(1.0, above=0, high=1, help="negatives that count, as a share of the batch; 1: all")
-    judge: bool = option(True, help="after each epoch, one pass for the probability of every given pair")
 
 
 def draw_negatives(B: int, ratio: float, generator: torch.Generator) -> Tensor:
@@ -107,16 +106,14 @@ class RCL(Method):
     # -- how probable the trained network finds the given pairs; it trains nothing -----------------------
 
     def end_epoch(self, loop: Loop) -> None:
-        o = self.options
-        if not o.judge:
-            return
+        tau = self.options.tau
 
         def judged(S: Tensor) -> Tensor:
-            v, t = (log_p.diagonal().exp() for log_p in losses.log_probabilities(S, o.tau))
-            return torch.stack([(v + t) / 2, complementary(S, "log", o.tau)], dim=1)  # (B, 2)
+            v, t = (log_p.diagonal().exp() for log_p in losses.log_probabilities(S, tau))
+            return torch.stack([(v + t) / 2, complementary(S, "log", tau)], dim=1)  # (B, 2)
 
         self.p_clean, loss = loop.per_pair(judged).unbind(1)
         loop.keep(p_clean=self.p_clean, loss=loss)
 
     def diagnostics(self, truth: Truth) -> dict[str, float]:
-        return detector_report(self.p_clean, truth, 0.5) if self.options.judge else {}
+        return detector_report(self.p_clean, truth, 0.5)

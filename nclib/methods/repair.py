@@ -45,12 +45,6 @@ class REPAIROptions(Options):
     tau: float = option(0.15, low=0, help="weight of the loss on noisy pairs")
     replace: str = option("random", choices=tuple(REPLACE_IMAGE), help="which half is replaced")
     variant: str = option("rc+npr", choices=VARIANTS, help="row of the ablation")
-    labels_at: str = option(
-        "epoch",
-        choices=("epoch", "batch"),
-        help="soft labels for all pairs at the start of an epoch, made for the other network; or per batch "
-        "with the network's own bank (Algorithm 1)",
-    )
     margin: float = option(0.2, above=0, help="margin alpha of the triplet loss")
     m: float = option(10.0, above=1, help="base of the exponential soft margin")
     threshold: float = option(0.5, above=0, high=0.999, help="a pair is clean when its posterior exceeds it")
@@ -84,7 +78,11 @@ def half_replacement(query: Tensor, bank: Tensor, score: Callable[[Tensor], Tens
     paper="Zheng et al., 2024, arXiv 2403.08224",
 )
 class REPAIR(CoTeaching):
-    """Algorithm 1 of the paper; ``options`` is a :class:`REPAIROptions`."""
+    """Algorithm 1 of the paper; ``options`` is a :class:`REPAIROptions`.
+
+    Soft labels are made for all pairs at the start of an epoch, for the other network, as the text says;
+    Algorithm 1 makes them per batch with the network's own bank.
+    """
 
     Options = REPAIROptions
     settings: ClassVar = {
@@ -155,16 +153,11 @@ class REPAIR(CoTeaching):
         k = loop.active
         images, captions = encode(loop, clean, k)
         S = compare(loop, k, images, captions)
-        if self.options.labels_at == "batch":
-            found = self._correspondence(k, images, captions)
-            y, anchors = found.label, (found.mu, found.gamma)
-        else:
-            y = self.labels[clean.index, 1 - k].to(loop.device, non_blocking=True)
-            anchors = self.anchors[k]
+        y = self.labels[clean.index, 1 - k].to(loop.device, non_blocking=True)
         terms = {"clean": losses.soft_margin_triplet(S, self._margins(y)).sum()}
         self.banks[k].push(images.detach(), captions.detach(), clean.index)
         if noisy is not None:
-            terms |= self._replaced(loop, noisy, anchors)
+            terms |= self._replaced(loop, noisy)
         return terms
 
     def _margins(self, y: Tensor) -> Tensor:
@@ -179,7 +172,7 @@ class REPAIR(CoTeaching):
 
     # -- noisy pair half-replacing (Sec. III-C) -----------------------------------------------------------
 
-    def _replaced(self, loop: Loop, noisy: Batch, anchors: Any) -> Terms:
+    def _replaced(self, loop: Loop, noisy: Batch) -> Terms:
         """Train on the pairs that both networks call mismatched, one half of each from the bank."""
         o, k = self.options, loop.active
         w = torch.stack([division.p_clean[noisy.index] for division in self.divisions])  # (2, B)
@@ -204,7 +197,7 @@ class REPAIR(CoTeaching):
         new_images, new_captions = type(images).concat(of_images), type(captions).concat(of_captions)
         entry = torch.cat(entries)
 
-        y = self._correspondence(k, new_images, new_captions, anchors).label
+        y = self._correspondence(k, new_images, new_captions, self.anchors[k]).label
         S = compare(loop, k, new_images, new_captions)
         same = entry[:, None] == entry[None]  # halves of one entry belong together: no negatives
         order = torch.cat([wrong_image, wrong_caption])

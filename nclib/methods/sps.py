@@ -52,11 +52,6 @@ class SPSOptions(Options):
         0.375, low=0, high=1, help="share of the training epochs before noisy pairs are trained on; 1: never"
     )
     label_threshold: float = option(0.5, low=0, high=1, help="labels of proxies below it become 0")
-    duplicates: str = option(
-        "one",
-        choices=("one", "released"),
-        help="a proxy of several images is one caption of the softmax, or one for each (official code)",
-    )
     drop: float = option(0.0, low=0, high=0.9, help=DROP)
 
 
@@ -118,7 +113,10 @@ def disagreement(v: Tensor, t: Tensor) -> Tensor:
     paper="Xie et al., IJCAI 2025",
 )
 class SPS(CoTeaching):
-    """Algorithm of the official code, whose slips are mended; ``options`` is an :class:`SPSOptions`."""
+    """Algorithm of the official code, whose slips are mended; ``options`` is an :class:`SPSOptions`.
+
+    A proxy that several images take is one caption of the softmax; in the official code its copies compete.
+    """
 
     Options = SPSOptions
     settings: ClassVar = {
@@ -207,14 +205,12 @@ class SPS(CoTeaching):
         """Similarities of the images of one batch, (n,), with the captions of another, (m,): (n, m)."""
         return loop.similarity(Batch(images.index, images.images, captions.captions))
 
-    def _proxies(self, loop: Loop, sure: Batch, noisy: Batch) -> tuple[Tensor, Tensor | None, Tensor]:
+    def _proxies(self, loop: Loop, sure: Batch, noisy: Batch) -> tuple[Tensor, Tensor, Tensor]:
         """Proxies of noisy images in a strictly clean batch, their copies, and the labels, (n,) each."""
         o, net = self.options, loop.networks[loop.active]
         u, bank = (pooled(net.encode_images(batch.images)) for batch in (noisy, sure))
         proxy, cosine = proxies(u, bank)
-        copies = None
-        if o.duplicates == "one":
-            copies = (proxy[:, None] == proxy[None]).sum(1).to(u.dtype)
+        copies = (proxy[:, None] == proxy[None]).sum(1).to(u.dtype)
         S = self._to_captions_of(loop, noisy, sure)[:, proxy]
         y = proxy_labels(probability(S, o.tau, copies), cosine, o.label_threshold)
         source = sure.index.to(loop.device, non_blocking=True)[proxy]

@@ -27,7 +27,7 @@ from nclib.data.registry import datasets
 from nclib.models import compiling
 from nclib.noise import LabelNoise, Mismatch
 from nclib.runs import checkpoint
-from nclib.runs.identity import DATA, code_names, fingerprint
+from nclib.runs.identity import DATA, code_names, fingerprint, removed, without_removed
 from nclib.runs.loop import Place, SavedLoop, kept_warnings
 from nclib.runs.machine import choose_device, environment, numbers_fixed, peak_memory_mb
 from nclib.runs.options import PARAMETERS, RunOptions, RunParameters, Settings, as_plain
@@ -169,6 +169,8 @@ class Experiment(ABC, Generic[T, D, N]):
 
     def _hint(self, name: str, known: Collection[str]) -> str:
         """Return what to give in place of an unknown parameter, or what has a parameter of this name."""
+        if name in (gone := removed(self.methods, self.method)):
+            return f"; it was removed, {gone[name]!r} is what is left"
         if name == "mrate":  # of the other task
             return "; did you mean 'noise_rate'?"
         if having := [method for method in self.methods if name in rules(self.methods.options(method))]:
@@ -249,8 +251,11 @@ class Experiment(ABC, Generic[T, D, N]):
         whole: tuple[str, ...] = ("noise_sha256", "files_sha256", *self.mappings)
         from_file: Collection[str] = self.file_noise.keys() if flat.get("noise_file") else ()
         plain = {k: v for k, v in flat.items() if k not in ("method", "method_options", *whole, *from_file)}
-        options, own = self.methods.options(self.method), flat.get("method_options", {})
-        found = problems(plain, rules(self.options) | rules(self.schedule)) + problems(own, rules(options))
+        options, gone = self.methods.options(self.method), removed(self.methods, self.method)
+        own = without_removed(self.methods, self.method, flat.get("method_options", {}))
+        found = problems(plain, rules(self.options) | rules(self.schedule))
+        found += problems({k: v for k, v in own.items() if k not in gone}, rules(options))
+        found += [f"{k}={v!r}: removed; {gone[k]!r} is what is left" for k, v in own.items() if k in gone]
         refuse(found, "settings of the record")
         run, schedule = (
             {k: flat[k] for k in rules(cls) if k in flat} for cls in (self.options, self.schedule)

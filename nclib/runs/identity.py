@@ -27,6 +27,7 @@ import numpy as np
 import torch
 
 from nclib.common.files import digest
+from nclib.common.registry import Registry
 
 NUMERICS = 3
 """The number of the numerics: raised by one when a change moves a golden run beyond rounding."""
@@ -45,6 +46,30 @@ ADDED: dict[str, Any] = {
 """Settings that were added after runs had been recorded, with the values under which a run is what it was
 before. Such a value is left out of names, so that they stay. ``"decay"`` is a setting of all runs,
 ``"l2rm.stop"`` an option of a method, ``"model_options.drop"`` one of models."""
+
+REMOVED: dict[str, dict[str, Any]] = {
+    "bicro": {"split": "beta", "margin_of": "pair", "compat_scatter": False},
+    "cream": {"filter": "labels"},
+    "decl": {"hinge": "sum"},
+    "in2r": {"elite": True, "refine": True, "soft_target": False, "center": "none"},
+    "l2rm": {"split": "mean"},
+    "mscn": {"margin_of": "pair"},
+    "ncr": {"soft_margin": "exponential"},
+    "pcsr": {"votes": "training", "duplicates": "ignored"},
+    "rcl": {"judge": True},
+    "repair": {"labels_at": "epoch"},
+    "sps": {"duplicates": "one"},
+    "contrastive_heads": {"supervised": True},
+    "elrcmr": {"elr_update_in_eval": False},
+    "nirnl": {"relabel": "prediction", "normalise": False},
+    "pls": {"scale": True},
+    "uot_rcl": {
+        **{"include_self": False, "anchors": "snapshot", "marginal": "empirical", "normalise": True},
+        **{"relation_scope": "batch", "relation_sign": 1},
+    },
+}
+"""Options of methods that were taken out after runs had been recorded, with the value that they had in all of
+these. Names still hold it, so that they stay; a record with another value cannot be run again."""
 
 UNSAID: dict[str, Any] = {"noise_seed": None, "networks": 1, "compile": "auto", "pictures_on": "auto"}
 """Settings of all runs that stand among settings only with other values than these."""
@@ -86,7 +111,7 @@ def naming(settings: Mapping[str, Any]) -> dict[str, Any]:
 
     Left out are :data:`FREE`, the places of the data (:data:`DATA`; a record holds their checksum), those of
     files whose digests are among the settings (these stand in their place), and settings of :data:`ADDED`
-    with the value under which a run is what it was without them.
+    with the value under which a run is what it was without them. Options of :data:`REMOVED` are put back.
 
     Examples
     --------
@@ -106,12 +131,27 @@ def naming(settings: Mapping[str, Any]) -> dict[str, Any]:
         if name in options and options[name] == former:
             rest = {k: v for k, v in options.items() if k != name}
             named = {**named, part: rest} if part else rest
+    if (gone := REMOVED.get(str(settings.get("method")))) and "method_options" in named:
+        named["method_options"] = {**gone, **named["method_options"]}
     return named
 
 
 def former(method: str = "") -> dict[str, Any]:
     """Return the values of :data:`ADDED` of the settings of all runs, or of the options of a method."""
     return {place.rpartition(".")[2]: v for place, v in ADDED.items() if place.rpartition(".")[0] == method}
+
+
+def removed(methods: Registry[Any], method: str) -> dict[str, Any]:
+    """Return the options of :data:`REMOVED` of a registered method and of those whose options it has."""
+    own = methods.options(method)
+    had_by = [name for name in REMOVED if name in methods and issubclass(own, methods.options(name))]
+    return {k: v for name in had_by for k, v in REMOVED[name].items()}
+
+
+def without_removed(methods: Registry[Any], method: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a method without those of :data:`REMOVED` that have the value given there."""
+    gone = removed(methods, method)
+    return {k: v for k, v in options.items() if k not in gone or v != gone[k]}
 
 
 def placed(settings: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:

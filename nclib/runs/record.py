@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from nclib.common.files import digest, write_atomically
 from nclib.common.options import defaults
-from nclib.runs.identity import former, naming, placed, places, published
+from nclib.runs.identity import former, naming, placed, places, published, without_removed
 
 if TYPE_CHECKING:
     from nclib.runs.options import Settings
@@ -261,10 +261,11 @@ def _merged(settings: dict[str, Any], found: Mapping[str, Any]) -> dict[str, Any
 
 
 def completed(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a record with the parameters that came since.
+    """Return the settings of a record with the parameters that came since, and without those that went.
 
     They have the values of :data:`nclib.runs.identity.ADDED` under which a run is what it was without them,
-    and their defaults where these are such values.
+    and their defaults where these are such values. Left out are options of
+    :data:`nclib.runs.identity.REMOVED`.
     """
     from nclib.label_noise.base import METHODS as LABELS  # all import this module's folder
     from nclib.methods.base import METHODS as PAIRS
@@ -273,7 +274,8 @@ def completed(settings: Mapping[str, Any]) -> dict[str, Any]:
     method, options = settings["method"], settings.get("method_options")
     for methods, schedule in ((PAIRS, PairSchedule), (LABELS, LabelSchedule)):
         if method in methods and options is not None:
-            own = {**_defaults(methods.options(method)), **former(method), **options}
+            given = without_removed(methods, method, options)
+            own = {**_defaults(methods.options(method)), **former(method), **given}
             return {**_defaults(schedule), **former(), **settings, "method_options": own}
     return dict(settings)
 

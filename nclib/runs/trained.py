@@ -25,6 +25,7 @@ from nclib.methods.base import METHODS
 from nclib.models import Matcher, build
 from nclib.runs import checkpoint
 from nclib.runs.digests import LIST, check_folder, digests, note_digests
+from nclib.runs.identity import without_removed
 from nclib.runs.loop import epoch_arrays
 from nclib.runs.machine import choose_device
 from nclib.runs.pairs import PairExperiment, sizes_of
@@ -273,8 +274,9 @@ def _from_folder(folder: Path, device: str) -> TrainedModel:
     at = choose_device(device)
     try:
         settings = json.loads((folder / SETTINGS).read_text("utf8"))
-        chosen: Any = make(METHODS.options(settings["method"]), settings["method_options"])
-        method = METHODS[settings["method"]].factory(chosen)
+        name = settings["method"]
+        own = without_removed(METHODS, name, settings["method_options"])
+        method = METHODS[name].factory(make(METHODS.options(name), own))
         weights = checkpoint.load(folder / WEIGHTS)["networks"]
         networks = []
         with torch.random.fork_rng(devices=[]):

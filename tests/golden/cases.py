@@ -23,50 +23,30 @@ VARIANTS: dict[str, tuple[dict[str, Any], ...]] = {
         *({"rematch": x} for x in ("kl", "infonce")),
         {"cost": "cosine", "stop": "accurate"},
         {"mask": False},
-        {"split": "hardest"},
     ),
-    "ncr": tuple({"soft_margin": x} for x in ("linear", "sine", "none")),
-    "decl": ({"hinge": "mean"},),
-    "bicro": (
-        {"split": "gaussian"},
-        {"metric": "euclidean"},
-        {"margin_of": "released"},
-        {"compat_scatter": True},
-    ),
-    "mscn": ({"lookahead": "difference"}, {"margin_of": "released"}, {"lookahead_every": 2}),
-    "sps": ({"duplicates": "released"},),
-    "in2r": ({"center": "batch"}, {"elite": False}, {"refine": False}, {"soft_target": True}),
-    "cream": ({"filter": "none"}, {"mined_gradient": True}),
-    "pcsr": ({"entropy": "sample"}, {"votes": "warm-up", "warmup_epochs": 1}, {"duplicates": "released"}),
+    "bicro": ({"metric": "euclidean"},),
+    "mscn": ({"lookahead": "difference"}, {"lookahead_every": 2}),
+    "cream": ({"mined_gradient": True},),
+    "pcsr": ({"entropy": "sample"},),
     "gsc_plus": ({"words": "positions", "model": "sgr"},),
     "crank": ({"select": "none", "loss": "gce"},),
     "repair": (
         *({"replace": x} for x in ("image", "text")),
         *({"variant": x} for x in ("rc+drop", "hard+drop", "hard")),
-        {"labels_at": "batch"},
         {"bank_precision": "bf16"},
     ),
     "uot_rcl": (
         {"confident": "random"},
-        {"anchors": "current"},
         *({"consistency": x} for x in ("literal", "distance", "off")),
-        {"marginal": "uniform"},
         *({"plc": x} for x in ("ce", "off")),
         {"label_loss": "bounded"},
         {"lam": 0.0},
         *({"relation": x} for x in ("instance", "mrl")),
-        {"relation_scope": "full"},
-        {"relation_sign": -1},
-        {"normalise": False},
-        {"include_self": True, "pool": 0},
     ),
     "mrl": ({"loss": "ce"},),
-    "elrcmr": ({"shrink": 0.05}, {"elr_update_in_eval": True}),
-    "nirnl": ({"relabel": "neighbours"}, {"normalise": True}),
+    "elrcmr": ({"shrink": 0.05},),
     "dcca": ({"loss": "squared"}, {"top": 3}),
     "acmr": ({"widths": "nuswide"},),
-    "contrastive_heads": ({"supervised": False},),
-    "pls": ({"scale": False},),
     "gma": ({"alpha": 0.5}, {"components": 2}),
     "mvda": ({"beta": 0.1},),
     "mcca": ({"components": 2},),
@@ -442,12 +422,9 @@ LOSSES: dict[str, Callable[[Tensor], Tensor]] = {
     "rematch_sym_kl": lambda S: losses.rematch_sym_kl(S, plan_of(S), 0.1),
     "rematch_kl": lambda S: losses.rematch_kl(S, plan_of(S), 0.1),
     "rematch_infonce": lambda S: losses.rematch_infonce(S, plan_of(S), 0.1),
-    **{
-        f"soft_margin_triplet {x}": lambda S, x=x: losses.soft_margin_triplet(
-            S, losses.soft_margins(0.5 + 0.5 * waves(len(S), a=1.0), kind=x)
-        )
-        for x in ("exponential", "linear", "sine")
-    },
+    "soft_margin_triplet": lambda S: losses.soft_margin_triplet(
+        S, losses.soft_margins(0.5 + 0.5 * waves(len(S), a=1.0))
+    ),
 }
 
 

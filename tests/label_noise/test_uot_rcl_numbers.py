@@ -91,9 +91,7 @@ def test_semantic_cost_is_shifted_and_capped():
     assert correct.semantic_cost(votes("literal")).min() == 0
 
 
-def test_self_votes_only_when_asked_and_pools_are_respected():
-    own = correct.neighbour_vote(ZV, Y, 1, include_self=True)
-    assert torch.allclose(own, Y)
+def test_pools_are_respected():
     pool = torch.tensor([3, 4])
     q = correct.neighbour_vote(ZV, Y, 1, pool=pool)
     assert torch.allclose(q[0], t([0, 0, 0]))  # its nearest of the two is more than 90 degrees away
@@ -133,8 +131,6 @@ def test_relation_scores_and_cost():
     assert cost.max() == cost[0, 4]
     assert cost[2, 3].item() == pytest.approx(3.09764e-6, rel=1e-5)
     assert cost[4, 2].item() == pytest.approx(0.00347016, rel=1e-5)
-    printed = correct.relation_scores(ZV, ZV[G], sign=-1)
-    assert torch.allclose(printed, rv.flip(1))  # of two confident pairs the less similar one scores high
 
 
 def test_relation_cost_in_parts_is_the_same(monkeypatch):
@@ -181,9 +177,9 @@ def test_relation_plan_and_loss():
         ]
     )
     assert torch.allclose(5 * plan, expected, atol=2e-5)
-    assert method.relation_loss(FakeLoop, BATCH, ZV, ZT).item() == pytest.approx(2.37077, abs=2e-5)
+    assert method.relation_loss(BATCH, ZV, ZT).item() == pytest.approx(2.37077, abs=2e-5)
     looser = method_with(reg_relation=0.05)
-    assert looser.relation_loss(FakeLoop, BATCH, ZV, ZT).item() == pytest.approx(2.45354, abs=2e-5)
+    assert looser.relation_loss(BATCH, ZV, ZT).item() == pytest.approx(2.45354, abs=2e-5)
 
 
 def test_class_probabilities_and_divergences():
@@ -221,19 +217,12 @@ def test_confident_set_is_class_balanced_and_breaks_ties_by_position():
     assert correct.confident_pairs(p, p, 2).tolist() == [0, 1, 4, 5]
 
 
-def test_full_relations_of_one_batch_equal_batch_relations():
-    whole, batch = method_with(relation_scope="full"), method_with()
-    whole.snapshot, whole.full_plan = (ZV, ZT), whole.relation_plan(ZV, ZT, whole.anchors)
-    a, b = (m.relation_loss(FakeLoop, BATCH, ZV, ZT).item() for m in (whole, batch))
-    assert a == pytest.approx(b, rel=1e-9)
-
-
 def test_instance_contrast_is_cross_entropy_against_the_own_partner():
     method = method_with(relation="instance")
     logits = ZV @ ZT.T
     own = torch.arange(5)
     expected = cross_entropy(logits, own).mean() + cross_entropy(logits.T, own).mean()
-    assert method.relation_loss(FakeLoop, BATCH, ZV, ZT).item() == pytest.approx(expected.item(), rel=1e-6)
+    assert method.relation_loss(BATCH, ZV, ZT).item() == pytest.approx(expected.item(), rel=1e-6)
 
 
 def test_the_bounded_loss_of_given_labels_with_mrls_contrast_is_mrl():

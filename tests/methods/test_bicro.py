@@ -84,18 +84,15 @@ def test_beta_mixture_of_the_division():
     assert np.array_equal(posterior.sum(1), np.ones(12))
 
 
-def test_clean_labels_and_the_released_defect():
+def test_clean_labels():
     assert n_anchors(4) == 1
     assert n_anchors(128) == 13
     close(torch.clamp(0.2 - losses.triplet(S, 0.2, "mean") / 2, 0, 0.2), [0.2, 0.15, 0.2, 0.19])
-    order = by_reliability(S, 0.2, "order")
-    assert order.tolist() == [1, 3, 0, 2]
+    order = torch.tensor([1, 3, 0, 2])
     ratios = closeness_ratios(U, T, U[order[-1:]], T[order[-1:]])
     close(clean_labels(*ratios, order), INTENDED)
-    close(clean_labels(*ratios, order, compat_scatter=True), [1.0, 0.996169, 1.0, 0.844982])
     margins = losses.soft_margins(tensor(INTENDED))
-    assert losses.SOFT_TRIPLET["pair"](S, margins).sum().item() == pytest.approx(0.154958, abs=1e-6)
-    assert losses.SOFT_TRIPLET["released"](S, margins).sum().item() == pytest.approx(0.261340, abs=1e-6)
+    assert losses.soft_margin_triplet(S, margins).sum().item() == pytest.approx(0.154958, abs=1e-6)
 
 
 def test_tied_scores_prefer_the_larger_gap_then_the_earlier_pair():
@@ -170,11 +167,10 @@ def test_labels_lie_in_the_unit_interval_and_anchors_have_one(B, seed, metric):
     anchors = order[-n_anchors(B) :]
     ratios = closeness_ratios(u, t, u[anchors], t[anchors], metric)
     assert all(float(r.max()) <= 1 for r in ratios)
-    for compat in (False, True):
-        y = clean_labels(*ratios, order, 0.5, compat_scatter=compat)
-        assert torch.equal(y[anchors], torch.ones(len(anchors)))
-        assert 0 <= float(y.min()) <= float(y.max()) <= 1
-        assert not ((y > 0) & (y <= 0.5)).any()
+    y = clean_labels(*ratios, order, 0.5)
+    assert torch.equal(y[anchors], torch.ones(len(anchors)))
+    assert 0 <= float(y.min()) <= float(y.max()) <= 1
+    assert not ((y > 0) & (y <= 0.5)).any()
 
 
 def test_global_vectors_are_means_of_fragments():

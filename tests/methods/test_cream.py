@@ -121,17 +121,16 @@ def test_phases_scale_with_the_number_of_epochs(share, n, first):
 
 
 @pytest.mark.parametrize(
-    ("values", "with_hard", "clean", "expected"),
+    ("with_hard", "clean", "expected"),
     [
-        ({}, False, 50, [1.0, 0.5, 0.5]),  # clean pairs alone: nothing is mined
-        ({}, True, 50, [0.5, 0.5, 0.5]),
-        ({}, False, 85, [1.0, 0.5, 0.5]),  # 0.85 is not above 0.85
-        ({}, False, 86, [0.0, 0.0, 0.5]),  # noisy pairs keep their filter
-        ({"filter": "none"}, True, 50, [0.0, 0.0, 0.0]),
+        (False, 50, [1.0, 0.5, 0.5]),  # clean pairs alone: nothing is mined
+        (True, 50, [0.5, 0.5, 0.5]),
+        (False, 85, [1.0, 0.5, 0.5]),  # 0.85 is not above 0.85
+        (False, 86, [0.0, 0.0, 0.5]),  # noisy pairs keep their filter
     ],
 )
-def test_filters(values, with_hard, clean, expected):
-    method = methods.build("cream", **values)
+def test_filters(with_hard, clean, expected):
+    method = methods.build("cream")
     method.with_hard = with_hard
     method.sets = [torch.arange(clean), torch.arange(clean, 95), torch.arange(95, 100)]
     labels = [torch.tensor([0.4, 0.6]), None, torch.tensor([0.5])]
@@ -193,7 +192,7 @@ def test_a_step_refines_by_both_networks_and_trains_the_three_kinds_in_turn(tmp_
 
 @pytest.mark.parametrize("mined_gradient", [False, True])
 def test_gradient_reaches_the_mined_weights_only_when_asked(mined_gradient, tmp_path):
-    trainer = trainer_of(tmp_path, mined_gradient=mined_gradient, filter="none")
+    trainer = trainer_of(tmp_path, mined_gradient=mined_gradient)
     method, batch = trainer.method, trainer.batch(torch.arange(16))
     method.kept, method.possible, method.log = torch.zeros(()), 0, []
     y = torch.full((16,), 0.3)

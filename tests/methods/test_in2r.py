@@ -8,16 +8,15 @@ import pytest
 import tiny
 import torch
 import torch.nn.functional as F
-from tiny import SCORES as S
 
 import nclib
 from nclib import methods, models
 from nclib.common.tokens import Tokens
 from nclib.methods import Truth
-from nclib.methods.in2r import Refiner, elite_threshold, nearest, sce, soft_sce, unit
+from nclib.methods.in2r import Refiner, elite_threshold, nearest, sce, unit
 from nclib.methods.parts.bank import encode
 from nclib.methods.parts.neighbours import KEPT, NeighbourLog, Queue
-from nclib.methods.parts.vectors import Centred, centred, draws, width_of
+from nclib.methods.parts.vectors import draws, width_of
 from nclib.runs import epoch_arrays
 
 IMAGES = torch.tensor([[1, 0, 0.1], [0.9, 0.3, 0], [0.2, 1, 0.1]])
@@ -35,19 +34,6 @@ def close(actual, expected, tolerance=2e-6):
 # ------------------------------------------------------------------------------------------ worked numbers
 
 
-def test_worked_centring():
-    v, t = F.normalize(IMAGES, dim=1), F.normalize(CAPTIONS, dim=1)
-    close(
-        v @ t.T,
-        [[0.987138, 0.895533, 0.135601], [0.954792, 0.983820, 0.397796], [0.315702, 0.618070, 0.971870]],
-    )
-    v, t = centred(v, v.mean(0)), centred(t, t.mean(0))
-    close(
-        v @ t.T,
-        [[0.993124, 0.637019, -0.931323], [0.877064, 0.965075, -0.969707], [-0.995740, -0.783187, 0.986626]],
-    )
-
-
 def test_worked_refiner():
     refiner, rows = Refiner(4, heads=1, dropout=0.0), F.normalize(H, dim=1)[None]
     with torch.no_grad():
@@ -59,8 +45,6 @@ def test_worked_refiner():
         [[0.388763, 0.375440, 0.235797], [0.360864, 0.373670, 0.265466], [0.261779, 0.306621, 0.431600]],
     )
     close(refiner(rows)[0], [0.671089, 0.287592, -0.540156, -0.418525])
-    plain = methods.build("in2r", refine=False)._prototype(None, "text", rows)
-    close(plain[0], [0.823167, 0.561600, 0.0, 0.083678])
 
 
 def test_worked_elite_threshold():
@@ -82,17 +66,6 @@ def test_sce_against_nested_loops():
             reverse = -sum(p[j] * math.log((i == j) + 1e-7) for j in range(5))
             total += -math.log(p[i]) + reverse
     assert sce(scores, tau).item() == pytest.approx(total / 2 / 5, rel=1e-9)
-
-
-def test_soft_targets_that_are_hard_give_the_same_loss():
-    eye = torch.eye(4, dtype=torch.float64)
-    both = (soft_sce(S, eye) + soft_sce(S.T, eye)) / 2
-    assert both.item() == pytest.approx(sce(S).item(), rel=1e-9)
-    soft = torch.softmax(S / 0.2, 1)
-    expected = 0.0
-    for row, q in zip(torch.softmax(S / 0.05, 1).tolist(), soft.tolist(), strict=True):
-        expected -= sum(b * math.log(a) + a * math.log(b + 1e-7) for a, b in zip(row, q, strict=True))
-    assert soft_sce(S, soft).item() == pytest.approx(expected / 4, rel=1e-9)
 
 
 def test_neighbours_are_those_of_a_plain_loop():
@@ -184,33 +157,12 @@ def test_heads_must_fit(tmp_path):
         run(tmp_path, heads=5)
 
 
-def test_only_dual_encoders_are_centred(tmp_path):
-    with pytest.raises(ValueError, match=r"center=.batch. is for models that compare one vector each.*SAF"):
-        run(tmp_path, center="batch", model="saf")
-
-
-def test_centring_subtracts_the_batch_in_training_and_the_kept_mean_at_test():
-    torch.manual_seed(0)
-    model = models.build("bow", **SIZES)
-    network, x = Centred(model), torch.rand(8, 5, 6)
-    plain = model.encode_images(x).vectors
-    for _ in range(60):
-        found = network.train().encode_images(x).vectors
-    assert torch.allclose(found, centred(plain, plain.mean(0)), atol=1e-6)
-    assert torch.allclose(network.image_mean, plain.mean(0), atol=3e-3)
-    network.eval()
-    alone = torch.cat([network.encode_images(row[None]).vectors for row in x])
-    assert torch.allclose(alone, network.encode_images(x).vectors, atol=1e-6)  # whatever the batch
-    assert torch.allclose(alone, centred(plain, network.image_mean), atol=1e-6)
-    assert "caption_mean" in network.state_dict()
-
-
 # ------------------------------------------------------------------------------------------------ one step
 
 
 def started(folder, **values):
     """Return the trainer and the method at the start of the second training epoch of network A."""
-    trainer = trainer_of(folder, **{"refine": False, **values})
+    trainer = trainer_of(folder, **values)
     torch.manual_seed(0)
     trainer.epoch = 1
     method = trainer.method
@@ -229,9 +181,8 @@ def test_the_first_network_has_no_rectification_in_its_first_epoch(tmp_path):
     assert {noisy is None for _, noisy in method.begin_epoch(trainer)} == {False}
 
 
-@pytest.mark.parametrize("elite", [True, False])
-def test_the_peers_posteriors_say_who_enters_the_queue(elite, tmp_path):
-    trainer, method = started(tmp_path, elite=elite)
+def test_the_peers_posteriors_say_who_enters_the_queue(tmp_path):
+    trainer, method = started(tmp_path)
     with torch.no_grad():  # both start alike
         for p in trainer.networks[1].parameters():
             p += 0.1 * torch.randn_like(p)
@@ -239,17 +190,17 @@ def test_the_peers_posteriors_say_who_enters_the_queue(elite, tmp_path):
     peer, index = method.divisions[1], torch.arange(40, 56)
     assert not torch.equal(method.divisions[0].p_clean, peer.p_clean)
     w = peer.p_clean
-    bar = float(w[w > 0.5].mean()) if elite else 0.0
+    bar = float(w[w > 0.5].mean())
     method.step(trainer, (trainer.batch(index), None))
     expected = [i for i in index.tolist() if peer.is_clean[i] and w[i] > bar]
     assert sorted(method.queues[0].pairs.tolist()) == expected
     assert 0 < len(expected) < 16
 
 
-@pytest.mark.parametrize("soft_target", [False, True])
-def test_a_step_equals_a_plain_loop(soft_target, tmp_path):
-    trainer, method = started(tmp_path, soft_target=soft_target, intra=0.7, gamma=2.0, K=3, dropout=0.0)
-    net, tau = trainer.networks[0], 0.05
+def test_a_step_equals_a_plain_loop(tmp_path):
+    trainer, method = started(tmp_path, intra=0.7, gamma=2.0, K=3, dropout=0.0)
+    net = trainer.networks[0]
+    net.refiners.eval()  # without their dropout
     v_q, t_q = (F.normalize(torch.randn(30, 16), dim=1) for _ in range(2))
     method.queues[1].push(v_q, t_q, torch.arange(30), torch.ones(30, dtype=torch.bool))
     clean, noisy = (trainer.batch(torch.arange(start, start + 16)) for start in (0, 64))
@@ -277,21 +228,14 @@ def test_a_step_equals_a_plain_loop(soft_target, tmp_path):
     for i in range(16):
         by_image = sorted(range(30), key=lambda j: -float(v[i] @ v_q[j]))[:3]
         by_caption = sorted(range(30), key=lambda j: -float(t[i] @ t_q[j]))[:3]
-        t_hat.append(F.normalize(sum(t_q[j] for j in by_image), dim=0))
-        v_hat.append(F.normalize(sum(v_q[j] for j in by_caption), dim=0))
-    t_hat, v_hat = torch.stack(t_hat), torch.stack(v_hat)
-    if soft_target:
-        rows = soft_sce(v @ t.T, torch.softmax(t_hat @ t.T / tau, 1))
-        columns = soft_sce(t @ v.T, torch.softmax(v_hat @ v.T / tau, 1))
-        expected = (rows + columns) / 2
-    else:
-        expected = (sce(v @ t_hat.T) + sce(t @ v_hat.T)) / 2
+        t_hat.append(net.refiners["text"](t_q[by_image][None])[0])
+        v_hat.append(net.refiners["image"](v_q[by_caption][None])[0])
+    expected = (sce(v @ torch.stack(t_hat).T) + sce(t @ torch.stack(v_hat).T)) / 2
     assert terms["rectify"].item() == pytest.approx(2 * expected.item(), rel=1e-4)
 
 
-@pytest.mark.parametrize("soft_target", [False, True])
-def test_gradients_reach_the_own_network_and_both_refiners_only(soft_target, tmp_path):
-    trainer, method = started(tmp_path, refine=True, soft_target=soft_target)
+def test_gradients_reach_the_own_network_and_both_refiners_only(tmp_path):
+    trainer, method = started(tmp_path)
     batch = trainer.batch(torch.arange(32))
     method.queues[1].push(torch.randn(32, 16), torch.randn(32, 16), batch.index, torch.ones(32).bool())
     method.step(trainer, (trainer.batch(torch.arange(16)), batch))["rectify"].backward()

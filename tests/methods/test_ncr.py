@@ -28,21 +28,9 @@ def test_worked_losses_and_prediction():
 def test_worked_labels_margins_and_loss():
     y = rectified_label(W, predicted_correspondence(S, 0.2))
     assert y.tolist() == pytest.approx(LABEL.tolist(), abs=1e-12)
-    margins = methods.build("ncr")._margins(y)
+    margins = losses.soft_margins(y)
     assert margins.tolist() == pytest.approx([0.2, 0.0986739, 0.2, 0.193385], rel=1e-5)
     assert losses.soft_margin_triplet(S, margins).sum().item() == pytest.approx(0.440732, rel=1e-5)
-
-
-def test_without_soft_margin_every_pair_has_the_full_one():
-    margins = methods.build("ncr", soft_margin="none")._margins(LABEL)
-    assert margins.tolist() == [0.2] * 4
-    assert losses.soft_margin_triplet(S, margins).sum().item() == pytest.approx(0.65)
-
-
-@pytest.mark.parametrize("kind", losses.SOFT_MARGIN)
-def test_form_base_and_size_of_the_margins_are_options(kind):
-    found = methods.build("ncr", soft_margin=kind, m=4.0, margin=0.3)._margins(LABEL)
-    assert torch.equal(found, losses.soft_margins(LABEL, 0.3, 4.0, kind))
 
 
 # ---------------------------------------------------------------------------------------------- prediction

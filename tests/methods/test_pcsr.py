@@ -156,12 +156,11 @@ def test_votes_kinds_and_change_over_epochs(tmp_path):
     assert not method.n_votes[1].any()
 
 
-@pytest.mark.parametrize(("votes", "counts"), [("training", [2]), ("warm-up", [3])])
-def test_votes_begin_with_training_or_with_warm_up(votes, counts, tmp_path):
-    trainer = trainer_of(tmp_path, votes=votes)
+def test_votes_begin_with_training(tmp_path):
+    trainer = trainer_of(tmp_path)
     trainer.fit(progress=False)
     for cast in trainer.method.n_votes:
-        assert cast.sum(1).unique().tolist() == counts
+        assert cast.sum(1).unique().tolist() == [2]
     assert epoch_arrays(tmp_path)[2]["stable"].any()  # compared with warm-up
 
 
@@ -280,10 +279,9 @@ def test_clean_loss_equals_a_plain_loop(tmp_path):
     )
 
 
-@pytest.mark.parametrize("duplicates", ["ignored", "released"])
 @pytest.mark.parametrize("kind", ["refinable", "ambiguous"])
-def test_replaced_captions_equal_a_plain_loop(kind, duplicates, tmp_path):
-    trainer, method, net = ready(tmp_path, duplicates=duplicates, label_threshold=0.9, entropy="sample")
+def test_replaced_captions_equal_a_plain_loop(kind, tmp_path):
+    trainer, method, net = ready(tmp_path, label_threshold=0.9, entropy="sample")
     clean, noisy = trainer.batch(torch.arange(0, 65, 13)), trainer.batch(torch.arange(3, 159, 13))
     terms = method._replaced(trainer, clean, noisy, kind)
     net.eval()
@@ -301,7 +299,7 @@ def test_replaced_captions_equal_a_plain_loop(kind, duplicates, tmp_path):
     expected = 0.0
     for i in range(12):
         margin = 0.2 * (10 ** labels[i] - 1) / 9
-        others = [j for j in range(12) if j != i and (duplicates == "released" or chosen[j] != chosen[i])]
+        others = [j for j in range(12) if j != i and chosen[j] != chosen[i]]
         own = float(T[i, chosen[i]])
         expected += max(0.0, *(margin + float(T[i, chosen[j]]) - own for j in others))
         expected += max(0.0, *(margin + float(T[j, chosen[i]]) - own for j in others))

@@ -9,7 +9,7 @@ import nclib
 from nclib import losses, methods, models
 from nclib.common.tokens import Tokens
 from nclib.methods import Truth
-from nclib.methods.parts.bank import FeatureBank, encode, pooled
+from nclib.methods.parts.bank import FeatureBank, pooled
 from nclib.methods.parts.replacing import ReplaceLog
 from nclib.methods.repair import half_replacement
 from nclib.models import CaptionEncoding, ImageEncoding
@@ -234,22 +234,18 @@ def test_clean_loss_uses_the_peers_labels_and_feeds_the_own_bank(active, tmp_pat
     assert int(method.banks[active].pairs(trainer.device)[slot]) == int(clean.index[0])
 
 
-@pytest.mark.parametrize("labels_at", ["epoch", "batch"])
-def test_step_labels_then_feeds_the_bank_then_replaces(labels_at, tmp_path):
-    trainer, method, _ = started(tmp_path, labels_at=labels_at)
+def test_step_labels_then_feeds_the_bank_then_replaces(tmp_path):
+    trainer, method, _ = started(tmp_path)
     call_noisy(method)
-    pushed, anchors = method.banks[0].state()["next"], method.anchors[0]
+    pushed = method.banks[0].state()["next"]
     for turn in (1, 2):
         clean, noisy = (trainer.batch(16 * turn + torch.arange(start, start + 16)) for start in (0, 64))
         y = method.labels[clean.index, 1]
-        if labels_at == "batch":
-            own = method._correspondence(0, *encode(trainer, clean, 0))
-            y, anchors = own.label, (own.mu, own.gamma)
         expected = losses.soft_margin_triplet(trainer.similarity(clean), losses.soft_margins(y)).sum()
         terms = method.step(trainer, (clean, noisy))
         assert terms["clean"].item() == pytest.approx(expected.item(), rel=1e-5)
         assert method.banks[0].state()["next"] == (pushed + 16 * turn) % 64
-        again = method._replaced(trainer, noisy, anchors)  # with the clean pairs of this step in the bank
+        again = method._replaced(trainer, noisy)  # with the clean pairs of this step in the bank
         assert terms["noisy"].item() == again["noisy"].item() > 0
         draw = torch.rand(16, generator=trainer.generator(f"replace {turn}")) < 0.5
         kept = method.log.arrays()

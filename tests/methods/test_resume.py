@@ -27,9 +27,9 @@ OWN = {
     "crank": [{"model": "vse", "warmup_epochs": 2}],
     "crank_plus": [{"model": "vse", "warmup_epochs": 2}],
     "crcl": [{"epochs": 5, "warmup_epochs": 0, "lr": 5e-3}],  # three schedules, each with a new network
-    "in2r": [{"mrate": 0.5, "lr": 5e-3, "queue": 64, **o} for o in ({}, {"model": "vse", "center": "batch"})],
+    "in2r": [{"mrate": 0.5, "lr": 5e-3, "queue": 64}],
     "mscn": [{"meta_lr": 1e-3}],
-    "pcsr": [{"classes": 12, "votes": votes} for votes in ("training", "warm-up")],
+    "pcsr": [{"classes": 12}],
     "plain": [{}, {"optimizer": "adamp"}, {"optimizer": "amsgrad"}, {"ema": 0.9, "epochs": 3}],
     "rcl": [{"warmup_epochs": 0, "ratio": 0.5}],
     "repair": [{"mrate": 0.5, "epochs": 3, "eta": 0.6, "K": 5, "bank_size": 64, "bank_precision": "bf16"}],

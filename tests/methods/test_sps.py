@@ -147,9 +147,8 @@ def test_stages_begin_with_the_share_of_the_epochs(epochs, clean, noisy, tmp_pat
             break
 
 
-@pytest.mark.parametrize("duplicates", ["one", "released"])
-def test_a_step_labels_first_and_then_updates_for_each_kind(duplicates, tmp_path):
-    trainer, method = started(tmp_path, duplicates=duplicates, label_threshold=0.0)
+def test_a_step_labels_first_and_then_updates_for_each_kind(tmp_path):
+    trainer, method = started(tmp_path, label_threshold=0.0)
     trainer.active = 1
     p = torch.linspace(0.1, 0.9, trainer.n_pairs).tolist()
     method.divisions = [division_of(p), division_of(p[::-1])]
@@ -161,7 +160,7 @@ def test_a_step_labels_first_and_then_updates_for_each_kind(duplicates, tmp_path
         y_clean = w + (1 - w) * probability(trainer.similarity(clean), 0.07)
         u, bank = (pooled(net.encode_images(b.images)) for b in (noisy, sure))
         proxy, cosine = proxies(u, bank)
-        copies = (proxy[:, None] == proxy[None]).sum(1).float() if duplicates == "one" else None
+        copies = (proxy[:, None] == proxy[None]).sum(1).float()
         swapped = trainer.batch(noisy.index)
         captions = net.encode_captions(sure.captions).select(proxy)
         T = net.similarity(net.encode_images(swapped.images), captions)

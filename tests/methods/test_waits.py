@@ -23,7 +23,6 @@ OWN: dict[str, dict[str, Any]] = {
     "crank_plus": {"select": "none"},
     "crcl": {"schedules": 1},
     "cream": {"hard_from": 0.0, "noisy_from": 0.0},
-    "in2r": {"elite": False},
     "mscn": {"threshold": 0.0},
     "pcsr": {"classes": 12, "refinable_from": 0.0, "ambiguous_from": 0.0},
     "plain": {"ema": 0.5},

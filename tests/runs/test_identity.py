@@ -16,6 +16,7 @@ from small import QUIET
 import nclib
 from nclib import label_noise, methods
 from nclib.common.files import digest
+from nclib.common.options import rules
 from nclib.methods.base import METHODS
 from nclib.methods.l2rm import L2RM
 from nclib.runs import Settings, experiment_of, identity
@@ -75,6 +76,33 @@ def test_a_setting_that_was_added_names_a_run_where_it_changes_something(monkeyp
     changed = {**settings, "decay": "cosine", "method_options": options}
     assert identity.naming(changed)["decay"] == "cosine"
     assert identity.naming(changed)["method_options"]["stop"] == "accurate"
+
+
+def test_an_option_that_was_removed_stands_in_names_and_old_records_are_read():
+    experiment = experiment_of("l2rm")
+    now = experiment.resolve(dataset="planted")
+    own = now.flat()["method_options"]
+    old, other = ({**now.flat(), "method_options": {**own, "split": x}} for x in ("mean", "hardest"))
+    assert identity.naming(now.flat()) == identity.naming(old)
+    assert identity.naming(other)["method_options"]["split"] == "hardest"
+    assert completed(old)["method_options"] == own
+    assert completed(other)["method_options"] == {**own, "split": "hardest"}
+    assert experiment.read(old) == now
+    for refused in (lambda: experiment.read(other), lambda: experiment.resolve(split="hardest")):
+        with pytest.raises(ValueError, match=r"split.*removed.*'mean'"):
+            refused()
+    methods.register("bolder", summary="L2RM by another name")(type("Bolder", (L2RM,), {}))
+    try:
+        derived = {**old, "method": "bolder"}
+        assert completed(derived)["method_options"] == own
+        assert experiment_of("bolder").read(derived).method_options == now.method_options
+    finally:
+        METHODS.remove("bolder")
+
+
+def test_what_was_removed_is_no_option_of_its_method_any_more():
+    for method, gone in identity.REMOVED.items():
+        assert not set(gone) & set(rules(experiment_of(method).methods.options(method)))
 
 
 def test_only_runs_whose_numbers_moved_get_new_names(monkeypatch):

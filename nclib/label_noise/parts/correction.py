@@ -88,9 +88,7 @@ def consistency(z: Tensor, z_other: Tensor, confident: Tensor, kind: str = "fold
     return ratio
 
 
-def neighbour_vote(
-    z: Tensor, targets: Tensor, k: int, *, include_self: bool = False, pool: Tensor | None = None
-) -> Tensor:
+def neighbour_vote(z: Tensor, targets: Tensor, k: int, *, pool: Tensor | None = None) -> Tensor:
     r"""Return the votes of the nearest neighbours, the inner sum of Eq. 8, (N, K).
 
     :math:`q_i = \frac1k \sum_{j \in \mathcal N_i} \max(\sigma(z_i, z_j), 0)\, Y_j`.
@@ -102,23 +100,20 @@ def neighbour_vote(
     targets : Tensor, (N, K)
         Current training targets Y of that modality.
     k : int
-        Neighbours; at most as many as there are.
-    include_self : bool
-        Whether a sample votes on itself.
+        Neighbours; at most as many as there are. A sample does not vote on itself.
     pool : Tensor, int64, (M,), optional
         Samples among which neighbours are searched; all unless given. Time grows with N M.
     """
     everyone = torch.arange(len(z), device=z.device)
     chosen = everyone if pool is None else pool
-    k = min(k, len(chosen) - (not include_self))
+    k = min(k, len(chosen) - 1)
     if k < 1:
         return torch.zeros_like(targets)
     votes, table = targets[chosen], z[chosen].T.contiguous()
     parts = []
     for rows in everyone.split(ROWS):
         s = z[rows] @ table  # (rows, M)
-        if not include_self:
-            s.masked_fill_(rows[:, None] == chosen, float("-inf"))
+        s.masked_fill_(rows[:, None] == chosen, float("-inf"))
         top = s.topk(k, dim=1)
         weight = top.values.clamp_min(0)
         parts.append(F.embedding_bag(top.indices, votes, per_sample_weights=weight, mode="sum") / k)
@@ -135,7 +130,7 @@ def semantic_cost(vote: Tensor) -> Tensor:
     return cost - cost.min()
 
 
-def relation_scores(z: Tensor, anchors: Tensor, tau: float = 1.0, sign: int = 1) -> Tensor:
+def relation_scores(z: Tensor, anchors: Tensor, tau: float = 1.0) -> Tensor:
     r"""Return the similarity profile of samples to the confident set (Eq. 16), (B, |G|), rows sum to 1.
 
     Parameters
@@ -144,10 +139,8 @@ def relation_scores(z: Tensor, anchors: Tensor, tau: float = 1.0, sign: int = 1)
         Unit embeddings of the samples, and of the confident set in the same modality.
     tau : float
         :math:`\tau_2`.
-    sign : {1, -1}
-        1: a similar confident pair scores high. -1: as printed, with a similarity in the place of a distance.
     """
-    return (sign * (z @ anchors.T) / tau).softmax(1)
+    return (z @ anchors.T / tau).softmax(1)
 
 
 def relation_cost(r_images: Tensor, r_texts: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ def small_loss(ell: Tensor, keep_ratio: float) -> Tensor:
     return ell.topk(max(1, int(len(ell) * keep_ratio + 1e-9)), largest=False).values
 
 
-def by_reliability(S: Tensor, margin: float = 0.2, ties: str = "gap") -> Tensor:
+def by_reliability(S: Tensor, margin: float = 0.2) -> Tensor:
     r"""Order the pairs of a clean batch, (B,), the least reliable first; the last ones are the anchors.
 
     The score is :math:`\tilde p_i = \mathrm{clip}(\alpha - \ell_i / 2, 0, \alpha)`, :math:`\ell` the triplet
@@ -35,12 +35,8 @@ def by_reliability(S: Tensor, margin: float = 0.2, ties: str = "gap") -> Tensor:
         Similarities, images in rows.
     margin : float
         alpha.
-    ties : {"gap", "order"}
-        ``"order"``: equal scores keep the order of the batch, as a stable ascending sort leaves them.
     """
     score = (margin - losses.triplet(S, margin, "mean") / 2).clamp(0, margin)
-    if ties == "order":
-        return score.argsort(stable=True)
     own = torch.eye(len(S), dtype=torch.bool, device=S.device)
     gap = S.diagonal() - S.masked_fill(own, -torch.inf).amax(1)
     first = gap.argsort(descending=True, stable=True)
@@ -106,21 +102,14 @@ def noisy_labels(r_image: Tensor, r_text: Tensor, threshold: float = 0.5) -> Ten
     return _cut((r_image + r_text) / 2, threshold)
 
 
-def clean_labels(
-    r_image: Tensor, r_text: Tensor, order: Tensor, threshold: float = 0.5, *, compat_scatter: bool = False
-) -> Tensor:
+def clean_labels(r_image: Tensor, r_text: Tensor, order: Tensor, threshold: float = 0.5) -> Tensor:
     r"""Soft labels of a clean batch, (B,), 1 for anchors, else :math:`\frac12 + \frac14 (R^I + R^T)`.
 
     Ratios and threshold as in :func:`noisy_labels`; the last :func:`n_anchors` of ``order``, (B,), from
-    :func:`by_reliability`, are the anchors. With ``compat_scatter``, as the official code does, the labels of
-    the first pairs of the batch are written to the non-anchors in order of their reliability: nearly every
-    label lands on another pair.
+    :func:`by_reliability`, are the anchors.
     """
     y = _cut(0.5 + (r_image + r_text) / 4, threshold)
-    others, anchors = order.tensor_split([len(order) - n_anchors(len(order))])
-    if compat_scatter:
-        y = y.scatter(0, others, y[: len(others)])
-    return y.index_fill(0, anchors, 1.0)
+    return y.index_fill(0, order[-n_anchors(len(order)) :], 1.0)
 
 
 def global_vectors(images: Any, captions: Any) -> tuple[Tensor, Tensor]:
