@@ -20,7 +20,7 @@ JUPYTER_BOOK = "$(PY)" -c 'from jupyter_book.cli.main import main; main()'
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help env engine data book live demo html test test-all mutate lint record paper versions ecosystem bench gpu clean distclean
+.PHONY: help env engine data book live demo html test test-all fuzz lint record paper versions ecosystem bench gpu wheel clean distclean
 
 help: ## list these commands
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
@@ -93,9 +93,6 @@ test: env ## run the tests of the package and of the book's tools
 
 test-all: engine ## run every test, the notebooks in a small size among them
 	@$(pytest)
-
-mutate: env ## change one operator or constant at a time; do the tests notice? SAMPLE=15 SEED=0 AREA=ot QUICK=1
-	@"$(PY)" tools/mutate.py $(call option,SAMPLE) $(call option,SEED) $(call option,AREA) $(if $(QUICK),--quick)
 
 fuzz: env ## look for what is wrong in silence, ten minutes of random cases: MINUTES=60 SEED=7 ONLY=solvers
 	@"$(PY)" tools/fuzz.py $(call option,MINUTES) $(call option,SEED) $(call option,ONLY)

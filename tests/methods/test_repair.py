@@ -290,7 +290,7 @@ def test_noisy_loss_equals_a_plain_loop(replace, tmp_path, monkeypatch):
     monkeypatch.setattr(net, "paired_similarity", saturating)
     noisy = trainer.batch(torch.arange(40, 56))
     method.turn = 7
-    terms = method._replaced(trainer, noisy, method.anchors[0])
+    terms = method._replaced(trainer, noisy)
     log = method.log.arrays()
     assert sorted(log["replaced_pair"].tolist()) == list(range(40, 56))
     shares = {"random": 0.5, "image": 1.0, "text": 0.0}
@@ -331,7 +331,7 @@ def test_noisy_loss_equals_a_plain_loop(replace, tmp_path, monkeypatch):
 def test_gradient_reaches_the_live_halves_only_through_the_network(tmp_path):
     trainer, method, _ = started(tmp_path)
     call_noisy(method)
-    method._replaced(trainer, trainer.batch(torch.arange(16)), method.anchors[0])["noisy"].backward()
+    method._replaced(trainer, trainer.batch(torch.arange(16)))["noisy"].backward()
     assert all(p.grad is None for p in trainer.networks[1].parameters())
     assert any(p.grad is not None for p in trainer.networks[0].parameters())
     bank = method.banks[0]
@@ -344,7 +344,7 @@ def test_both_posteriors_must_be_below_eta(low, selected, tmp_path):
     method.divisions = [
         d._replace(p_clean=torch.full_like(d.p_clean, p)) for d, p in zip(method.divisions, low, strict=True)
     ]
-    terms = method._replaced(trainer, trainer.batch(torch.arange(16)), method.anchors[0])
+    terms = method._replaced(trainer, trainer.batch(torch.arange(16)))
     assert method.log.report(Truth(np.zeros(160, bool)))["replaced"] == selected
     assert bool(terms) == bool(selected)
 
@@ -354,7 +354,7 @@ def test_one_selected_pair_is_too_few(selected, tmp_path):
     trainer, method, _ = started(tmp_path)
     for d in method.divisions:
         d.p_clean.fill_(0.9)[selected] = 0.0
-    terms = method._replaced(trainer, trainer.batch(torch.arange(16)), method.anchors[0])
+    terms = method._replaced(trainer, trainer.batch(torch.arange(16)))
     replaced = method.log.arrays().get("replaced_pair", torch.empty(0)).tolist()
     assert (list(terms), sorted(replaced)) == (([], []) if len(selected) < 2 else (["noisy"], selected))
 
