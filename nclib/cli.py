@@ -1,4 +1,4 @@
-"""Command line: ``nclib run|combine|show|compare|pairs|search|audit|data|records|list|doctor``.
+"""Command line: ``nclib run|audit|data|records|list|doctor``.
 
 ``nclib COMMAND --help`` lists the options of a command. The exit status is 0 for success, 1 for a negative
 answer (an incomplete folder, for example), 2 for a wrong call.
@@ -17,21 +17,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from zipfile import BadZipFile
 
 from nclib import __version__
 from nclib.common.extras import needed_by
 from nclib.common.options import Rule, did_you_mean
 
-if TYPE_CHECKING:
-    from nclib.runs import Record, TrainedModel
-
 Words = Sequence[str]
 Command = tuple[str, Callable[[Words], int]]  # a summary, and what takes the words after the command's name
 
 OF_THE_BOOK = ("table", "claims", "rerun", "view", "collect", "keep")  # commands of ncbook
-LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"  # of the runs that are compared
 INTERRUPTED = 130  # exit status that a shell gives a command ended by Ctrl-C
 UNREAD = 141  # and one whose output is no longer read, as in ``nclib list | head -1``
 
@@ -72,184 +68,6 @@ def run(words: Words) -> int:
     record = experiment.run(settings, progress=not (asked.quiet or asked.json))
     print(json.dumps(asdict(record)) if asked.json else Path(record.folder) / "record.json")
     return 0
-
-
-# ------------------------------------------------------------------------------------------- finished runs
-
-
-def combine(words: Words) -> int:
-    """Test the mean similarity of finished runs as one model: ``nclib combine RUN RUN``.
-
-    The runs share data, noise and settings, and differ in their model: SGRAF is a run of sgr and one of saf.
-    """
-    import nclib
-
-    parser = _parser("combine", combine)
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folder of a finished run")
-    parser.add_argument("--out", type=Path, default=Path("runs"), help="folder for the record")
-    parser.add_argument("--device", default="cpu", help="where the networks run")
-    asked = parser.parse_args(words)
-    record = nclib.combine(asked.runs, asked.out, asked.device)
-    print(f"{record}\n{Path(record.folder) / 'record.json'}")
-    return 0
-
-
-def show(words: Words) -> int:
-    """Show a finished run: results, noise, epochs, seconds, settings and warnings."""
-    from nclib.runs.words import listed, table
-
-    parser = _parser("show", show)
-    parser.add_argument("run", type=Path, metavar="RUN", help="folder of a finished run, or its record")
-    parser.add_argument("--json", action="store_true", help="print the record as one JSON object")
-    asked = parser.parse_args(words)
-    record = _record_of(asked.run)
-    if asked.json:
-        print(json.dumps(asdict(record)))
-        return 0
-    facts = [
-        ("noise", record.noise.get("description", "-")),
-        ("epochs", f"{len(record.curves)}, tested: {record.best_epoch}, selected on validation"),
-        ("seconds", f"{record.cost['seconds']:g} of training on {record.environment['device']}"),
-        ("folder", record.folder),
-        ("warnings", "\n          ".join(record.warnings) or "none"),
-    ]
-    print(f"{record}\n\n{table(facts)}\n\nsettings\n{listed(record.settings)}")
-    return 0
-
-
-def compare(words: Words) -> int:
-    """Compare finished runs: the settings that differ, the results side by side, and their differences.
-
-    Differences are to the first run. Runs on pairs and runs on labels have no result in common.
-    """
-    from nclib.runs.record import MAPS, RECALLS
-    from nclib.runs.words import shown, table
-
-    parser = _parser("compare", compare)
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folder of a finished run")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    asked = parser.parse_args(words)
-    if not 2 <= len(asked.runs) <= len(LETTERS):
-        raise ValueError(f"{len(asked.runs)} runs: give 2 to {len(LETTERS)} of them")
-    records = [_record_of(run) for run in asked.runs]
-    if len({record.task for record in records}) > 1:
-        raise ValueError(f"{asked.runs[0]} and the others are not all runs on pairs, or all on labels")
-    facts = [_facts(record) for record in records]
-    named = {name: [fact.get(name) for fact in facts] for name in {k: None for f in facts for k in f}}
-    settings = {name: values for name, values in named.items() if any(v != values[0] for v in values)}
-    tests = [record.metrics["test"] for record in records]
-    numbers = [k for k in tests[0] if all(isinstance(test.get(k), (int, float)) for test in tests)]
-    results = {name: [test[name] for test in tests] for name in numbers}
-    gains = {name: [value - values[0] for value in values[1:]] for name, values in results.items()}
-    if asked.json:
-        runs = [{"name": record.name, "folder": record.folder} for record in records]
-        found = {k: {"values": values, "differences": gains[k]} for k, values in results.items()}
-        print(json.dumps({"runs": runs, "settings": settings, "test": found}))
-        return 0
-    letters = LETTERS[: len(records)]
-    print("\n".join(f"{x}  {record.name}" for x, record in zip(letters, records, strict=True)), end="\n\n")
-    print(table([("setting", *letters), *((name, *map(shown, values)) for name, values in settings.items())]))
-    main, digits = ((*RECALLS, "rsum"), 1) if records[0].task == "pairs" else ((*MAPS, "map_avg"), 3)
-    rows = [("test", *letters, *(f"{x} - A" for x in letters[1:]))]
-    for name in main:
-        values = [f"{value:.{digits}f}" for value in results[name]]
-        rows.append((name, *values, *(f"{gain:+.{digits}f}" for gain in gains[name])))
-    print("\n" + table(rows))
-    if "data" in settings:
-        print("\nThe runs have different data; their results cannot be compared.")
-    return 0
-
-
-def pairs(words: Words) -> int:
-    """List the training pairs of a run with the probability that each is matched, the least likely first.
-
-    The columns caption and image are row numbers of the training split, p_clean is the probability after the
-    last epoch (the mean of both networks where there are two), picture its name where the data set knows
-    it, and text is the caption.
-    """
-    parser = _parser("pairs", pairs, parents=[_of_a_model()])
-    parser.add_argument("--csv", type=Path, metavar="FILE", help="write all pairs, or the worst N")
-    parser.add_argument("--worst", type=_COUNT, metavar="N", help="how many to list; 10 by default")
-    asked = parser.parse_args(words)
-    found = _model(asked).pairs()
-    worst = found.sort_values("p_clean", kind="stable").head(asked.worst or 10)
-    if asked.csv is not None:
-        chosen = worst if asked.worst else found
-        chosen.to_csv(asked.csv, index=False)
-        print(f"{len(chosen):,} pairs: {asked.csv}")
-        return 0
-    said = f"{len(found):,} training pairs, {(found['p_clean'] < 0.5).sum():,} of them with p_clean below 0.5"
-    print(f"{said}; the {len(worst)} lowest:\n\n{_rows(worst, p_clean='{:.3f}')}")
-    return 0
-
-
-def search(words: Words) -> int:
-    """Search the test pictures of a run for those that fit a sentence best.
-
-    The column image is the picture's row number in the test split, picture its name where the data set
-    knows it, caption the first of its own captions.
-    """
-    parser = _parser("search", search, parents=[_of_a_model()])
-    parser.add_argument("text", metavar="TEXT", help='a sentence, in quotes: "a dog on a beach"')
-    parser.add_argument("--top", type=_COUNT, default=5, metavar="N", help="how many pictures; 5 by default")
-    asked = parser.parse_args(words)
-    with _noted():
-        print(_rows(_model(asked).search(asked.text, k=asked.top), score="{:.3f}"))
-    return 0
-
-
-def _record_of(run: Path) -> Record:
-    """Return the record of a run: of a folder, or of a file."""
-    from nclib.runs import Record
-
-    path = _existing(run) / "record.json" if run.is_dir() else _existing(run)
-    if not path.is_file():
-        raise ValueError(f"{run} holds no record.json; give the folder of one run")
-    return Record.load(path)
-
-
-def _existing(run: Path) -> Path:
-    """Return a folder that holds a record or a saved model, or a file; else say what is wrong."""
-    if not run.exists():
-        siblings = [path.name for path in run.parent.iterdir()] if run.parent.is_dir() else []
-        raise FileNotFoundError(f"{run}: there is no such run{did_you_mean(run.name, siblings)}")
-    if run.is_dir() and (run / "checkpoint.safetensors").is_file() and not (run / "record.json").is_file():
-        raise ValueError(f"{run}: the run has not finished; the command that started it continues it")
-    return run
-
-
-def _facts(record: Record) -> dict[str, Any]:
-    """Return the settings of a run, and what else decides its numbers, by names with dots."""
-    from nclib.runs.identity import FREE, naming
-    from nclib.runs.words import flattened
-
-    named = {k: v for k, v in naming(record.settings).items() if k not in FREE}
-    more = {"data": record.data.get("checksum", "")[:12], "own_code": record.environment.get("own_code")}
-    return {**flattened(named), **more, "device": record.environment["device"]}
-
-
-def _rows(found: Any, **formats: str) -> str:
-    """Return a DataFrame as a table in plain text."""
-    from nclib.runs.words import table
-
-    rows = [[formats.get(k, "{}").format(v) for k, v in row.items()] for row in found.to_dict("records")]
-    return table([list(found.columns), *rows])
-
-
-def _of_a_model() -> argparse.ArgumentParser:
-    """Return the arguments of commands that load the networks of a run."""
-    parser = argparse.ArgumentParser(add_help=False, parents=[_importing()])
-    parser.add_argument("run", type=Path, metavar="RUN", help="folder of a finished run, or of a saved model")
-    parser.add_argument("--device", default="cpu", help="where the networks run")
-    return parser
-
-
-def _model(asked: argparse.Namespace) -> TrainedModel:
-    import nclib
-
-    import_files(asked.files)
-    run = _existing(asked.run)
-    return nclib.load(run.parent if run.name == "record.json" else run, asked.device)
 
 
 # ------------------------------------------------------------------------------------------------ one audit
@@ -384,9 +202,6 @@ def _by(rule: Rule) -> Callable[[str], Any]:
     return check
 
 
-_COUNT = _by(Rule(int, low=1))
-
-
 @contextmanager
 def _noted() -> Iterator[None]:
     """Print the warnings of the code within as notes, once it has ended."""
@@ -419,11 +234,6 @@ def import_files(paths: Iterable[Path]) -> None:
 
 COMMANDS: dict[str, Command] = {
     "run": ("train one method, test it, leave a record", run),
-    "combine": ("test finished runs as one model", combine),
-    "show": ("show a finished run: results, noise, time, settings", show),
-    "compare": ("show the settings and results in which finished runs differ", compare),
-    "pairs": ("list the training pairs of a run, the least likely matched first", pairs),
-    "search": ("search the test pictures of a run for a sentence", search),
     "audit": ("find the wrong pairs among pictures with captions", audit),
     "data": ("make data sets of photographs", data),
     "records": ("make recorded runs again and compare", records),

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import zipfile
 import zlib
-from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -186,125 +185,12 @@ def runs(tmp_path_factory) -> tuple[Record, Record]:
     return tiny(out, "ncr"), tiny(out, "plain")
 
 
-def test_a_run_is_shown(runs, capsys) -> None:
-    record = runs[0]
-    assert cli.main(["show", record.folder]) == 0
-    shown = capsys.readouterr().out
-    assert shown.startswith(
-        f"{record}\n\nnoise     {record.noise['description']}\nepochs    2, tested: {record.best_epoch}, "
-        f"selected on validation\nseconds   {record.cost['seconds']:g} of training on "
-    )
-    assert f"\nfolder    {record.folder}\nwarnings  none\n" in shown
-    settings = dict(line.split() for line in shown.partition("settings\n")[2].splitlines())
-    assert (settings["mrate"], settings["method_options.threshold"]) == ("0.4", "0.5")
-    assert cli.main(["show", f"{record.folder}/record.json", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found.pop("folder") == record.folder
-    stored = json.loads(Path(record.folder, "record.json").read_text())
-    assert found == {name: value for name, value in stored.items() if name != "sha256"}
-
-
-def test_warnings_of_a_run_are_shown(runs, tmp_path, capsys) -> None:
-    path = replace(runs[0], warnings=["first", "second"]).save(tmp_path / "one.json")
-    assert cli.main(["show", str(path)]) == 0
-    assert "warnings  first\n          second\n" in capsys.readouterr().out
-
-
-def test_runs_are_compared(runs, capsys) -> None:
-    one, two = runs
-    words = ["compare", one.folder, two.folder]
-    assert cli.main(words) == 0
-    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert rows[:2] == [["A", one.name], ["B", two.name]]
-    assert ["method", "ncr", "plain"] in rows
-    assert not {"mrate", "seed", "data", "code"} & {row[0] for row in rows if row}
-    a, b = (record.metrics["test"]["rsum"] for record in runs)
-    assert rows[-1] == ["rsum", f"{a:.1f}", f"{b:.1f}", f"{b - a:+.1f}"]
-    assert cli.main([*words, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["settings"]["method"] == ["ncr", "plain"]
-    assert found["test"]["t2i_r1"]["values"] == [record.metrics["test"]["t2i_r1"] for record in runs]
-    assert found["test"]["rsum"]["differences"] == [b - a]
-
-
-def test_other_data_are_not_compared_in_silence(runs, tmp_path, capsys) -> None:
-    other = tiny(tmp_path, "ncr", data_options={"n_train": 48})
-    assert cli.main(["compare", runs[0].folder, other.folder]) == 0
-    shown = capsys.readouterr().out
-    assert ["data_options.n_train", "40", "48"] in [line.split() for line in shown.splitlines()]
-    assert shown.endswith("The runs have different data; their results cannot be compared.\n")
-
-
-def test_pairs_are_listed_and_written(runs, tmp_path, capsys) -> None:
-    record, file = runs[0], tmp_path / "pairs.csv"
-    pairs = nclib.load(record).pairs()
-    assert cli.main(["pairs", record.folder, "--worst", "3"]) == 0
-    head, _, names, *rows = capsys.readouterr().out.splitlines()
-    assert head.startswith(f"200 training pairs, {(pairs['p_clean'] < 0.5).sum()} of them")
-    assert names.split() == ["caption", "image", "p_clean", "text"]
-    order = pairs["p_clean"].argsort(kind="stable")[:3]
-    assert [int(row.split()[0]) for row in rows] == order.tolist()
-    assert rows[0].endswith(pairs["text"][order[0]])
-    assert cli.main(["pairs", record.folder, "--csv", str(file)]) == 0
-    assert file.read_text() == pairs.to_csv(index=False)
-    assert cli.main(["pairs", record.folder, "--csv", str(file), "--worst", "3"]) == 0
-    assert file.read_text() == pairs.loc[order].to_csv(index=False)
-    assert cli.main(["pairs", runs[1].folder]) == 2
-    assert "'plain' keeps no probability" in capsys.readouterr().err
-
-
-def test_pictures_are_searched(runs, capsys) -> None:
-    model = nclib.load(runs[0])
-    text = model.told[7]
-    assert cli.main(["search", runs[0].folder, text, "--top", "2"]) == 0
-    names, *rows = capsys.readouterr().out.splitlines()
-    assert names.split() == ["image", "score", "caption"]
-    best = model.score(model.images, text)[:, 0].argsort()[::-1][:2]
-    assert [int(row.split()[0]) for row in rows] == best.tolist()
-    assert [row.endswith(model.told[i]) for i, row in zip(best, rows, strict=True)] == [True, True]
-
-
-def test_words_that_a_model_does_not_know_are_said(runs, capsys) -> None:
-    assert cli.main(["search", runs[0].folder, "concept1a zzzqq"]) == 0
-    assert capsys.readouterr().err.startswith("note: not in the model's vocabulary: 'zzzqq';")
-    assert cli.main(["search", runs[0].folder, "zzzqq"]) == 2
-    assert "captions, has no word of 'zzzqq'; take words" in capsys.readouterr().err
-
-
 def test_every_command_of_the_book_is_known(capsys) -> None:
     with pytest.raises(SystemExit):
         book.main(["--help"])
     said = capsys.readouterr().out
     assert all(f"\n    {name} " in said for name in cli.OF_THE_BOOK)
     assert len(re.findall(r"^    \w+ ", said, re.MULTILINE)) == len(cli.OF_THE_BOOK)
-
-
-@pytest.mark.parametrize("command", ["show", "pairs"])
-def test_what_is_no_run_is_said(command: str, runs, tmp_path, capsys) -> None:
-    folder = Path(runs[0].folder)
-    assert cli.main([command, f"{folder}x"]) == 2
-    assert f"there is no such run; did you mean '{folder.name}'?" in capsys.readouterr().err
-    assert cli.main([command, str(tmp_path)]) == 2
-    assert "record.json" in capsys.readouterr().err
-    (tmp_path / "checkpoint.safetensors").touch()
-    assert cli.main([command, str(tmp_path)]) == 2
-    assert "the run has not finished" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("n", [1, 27])
-def test_a_comparison_needs_some_runs(n: int, runs, capsys) -> None:
-    assert cli.main(["compare", *[runs[0].folder] * n]) == 2
-    assert f"{n} runs: give 2 to 26 of them" in capsys.readouterr().err
-
-
-def test_runs_of_two_tasks_are_not_compared(runs, tmp_path, capsys) -> None:
-    small = {"n_train": 120, "n_val": 40, "n_test": 40}
-    how = {"dataset": "planted_category", "data_options": small, "out": tmp_path, "progress": False}
-    labels = nclib.run("mcca", **how)
-    assert cli.main(["show", labels.folder]) == 0
-    assert str(labels) in capsys.readouterr().out
-    assert cli.main(["compare", runs[0].folder, labels.folder]) == 2
-    assert "not all runs on pairs, or all on labels" in capsys.readouterr().err
 
 
 BOW = ["--dataset", "planted", "--model", "bow", "--mrate", "0.4", "--warmup_epochs", "1"]

@@ -22,7 +22,7 @@ import yaml
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CODE = ("nclib", "book/ncbook", "book/requirements.lock", "book/_ext/run_notebooks.py")
 DATA = (
-    *("book/results", "book/submitted", "book/measured", "book/demo"),
+    *("book/results", "book/measured", "book/demo"),
     *("book/references.bib", "book/cpu.lock", "book/cuda.lock", "_config.yml", "_toc.yml"),
 )
 UNREAD = ("*.md", "licences/*")  # files beside code and data that no notebook reads

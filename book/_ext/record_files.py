@@ -7,15 +7,14 @@ import shutil
 
 from sphinx.application import Sphinx
 
-RESULTS = ("book/results", "book/submitted")
+RESULTS = "book/results"
 
 
 def copy(app: Sphinx, exception: Exception | None) -> None:
-    """Copy the folders of records into the built pages; an event handler of ``build-finished``."""
-    for folder in RESULTS:
-        source = pathlib.Path(app.srcdir, folder)
-        if exception is None and app.builder.format == "html" and source.is_dir():
-            shutil.copytree(source, pathlib.Path(app.outdir, folder), dirs_exist_ok=True)
+    """Copy the tables of records into the built pages; an event handler of ``build-finished``."""
+    if exception is None and app.builder.format == "html":
+        source = pathlib.Path(app.srcdir, RESULTS)
+        shutil.copytree(source, pathlib.Path(app.outdir, RESULTS), dirs_exist_ok=True)
 
 
 def setup(app: Sphinx) -> dict[str, bool]:

@@ -17,13 +17,12 @@ from matplotlib.figure import Figure
 from ncbook.compare import Difference, mean_text, paired, spread
 from ncbook.marks import MARKS, REMARKED, WARMUP, in_warmup, marks_of
 from ncbook.page import Cell, Table, csv_text
-from ncbook.runs import NUMERICS, RECORDED, Runs, checksums, select
+from ncbook.runs import NUMERICS, RECORDED, Runs, checksums
 from ncbook.temperature import chosen
 from nclib import plots
 from nclib.label_noise.base import METHODS as OF_LABELS
 from nclib.methods.base import METHODS
 
-SUBMITTED = RECORDED.with_name("submitted")  # runs of methods that are not of this book
 ONE, ALONE, TWO = "one", "one of two", "two"  # networks that were trained and tested
 NETWORKS = (ONE, ALONE, TWO)
 AVERAGED = ", averaged"  # ends the label of two networks that were trained apart
@@ -249,9 +248,7 @@ def rate_text(rates: Sequence[float]) -> str:
 # -- table -----------------------------------------------------------------------------------------------
 
 
-def board_table(
-    table: pd.DataFrame, task: str = "pairs", *, rate: str = "0.4", submitted: pd.DataFrame | None = None
-) -> Table | None:
+def board_table(table: pd.DataFrame, task: str = "pairs", *, rate: str = "0.4") -> Table | None:
     """Return the leaderboard of one task: a row per method, data, model, noise, rate and networks.
 
     Parameters
@@ -261,8 +258,6 @@ def board_table(
     task : {"pairs", "labels"}
     rate : str
         Rate that the page shows first, if it was recorded.
-    submitted : DataFrame, optional
-        From :func:`ncbook.submitted.submitted_runs`: the rows are these, compared with the best of ``table``.
 
     Returns
     -------
@@ -271,8 +266,7 @@ def board_table(
         and noise are never shown together, so that sorting never crosses them; model, rate and number of
         networks can be chosen. The year leads to the paper, the last column to the records.
     """
-    book, shown = table, table if submitted is None else submitted
-    part = shown[shown["task"] == task]
+    part = table[table["task"] == task]
     if part.empty:
         return None
     metric, digits = METRICS[task]
@@ -281,15 +275,14 @@ def board_table(
     marks: dict[str, None] = {}
     for key, cells in part.groupby([*PLACE, *NOISE], sort=False):
         where = dict(zip([*PLACE, *NOISE], key, strict=True))
-        rivals = cells if submitted is None else select(book, **where)
-        tops = {kind: standing(rivals[rivals["networks"] == kind]) for kind in (ONE, TWO)}
+        tops = {kind: standing(cells[cells["networks"] == kind]) for kind in (ONE, TWO)}
         groups = cells.groupby(["label", "networks"])
         for (label, networks), group in sorted(groups, key=lambda item: -item[1]["value"].mean()):
             group = group.sort_values("seed")
             kind = TWO if networks == TWO else ONE
             top = tops[kind]
-            best = rivals[(rivals["networks"] == kind) & (rivals["label"] == (top.best if top else ""))]
-            ranked = list(top.means) if top and networks == kind and submitted is None else []
+            best = cells[(cells["networks"] == kind) & (cells["label"] == (top.best if top else ""))]
+            ranked = list(top.means) if top and networks == kind else []
             rank = str(ranked.index(label) + 1) if label in ranked else DASH
             gap = _gap(paired(group, best, "value", digits=digits))
             found = marks_of(group)
@@ -329,9 +322,9 @@ def board_table(
         start = {"model": models.most_common(1)[0][0], "networks": "", **start}
     which = f"{'Image-text' if pairs else 'Category'} retrieval"
     return Table(
-        slug=f"board-{task}" + ("" if submitted is None else "-submitted"),
-        title=f"{which}: {part['path'].nunique():,} {'runs' if submitted is None else 'submitted runs'}",
-        kind="measured" if submitted is None else "submitted",
+        slug=f"board-{task}",
+        title=f"{which}: {part['path'].nunique():,} runs",
+        kind="measured",
         lines=[
             f"{metric} at the epoch that validation selected, mean ± standard deviation over the seeds.",
             "Against the best: mean difference to the best method with as many tested networks under the "
@@ -369,11 +362,9 @@ def _gap(d: Difference) -> str:
 def _record(path: str) -> str:
     """Return the link from a page of ``notebooks`` to the table of a record; empty for records elsewhere."""
     at = Path(path)
-    for folder in (RECORDED, SUBMITTED):
-        if at.is_relative_to(folder):
-            table = at.parent if at.parent.suffix == ".csv" else at
-            return f"../book/{quote(table.relative_to(folder.parent).as_posix())}"
-    return ""
+    table = at.parent if at.parent.suffix == ".csv" else at
+    here = table.is_relative_to(RECORDED)
+    return f"../book/{quote(table.relative_to(RECORDED.parent).as_posix())}" if here else ""
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""Command line of the book: ``ncbook table|claims|rerun|view|collect|keep|leaderboard``."""
+"""Command line of the book: ``ncbook table|claims|rerun|view|collect|keep``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from pathlib import Path
 
 import ncbook
 import nclib
-from ncbook.board import SUBMITTED
 from nclib.cli import guarded
 from nclib.runs import append
 
@@ -89,13 +88,6 @@ def collect(options: argparse.Namespace) -> int:
     return 0
 
 
-def submit(options: argparse.Namespace) -> int:
-    """Check runs of a method that is not of this book, and add them to the leaderboard's submitted runs."""
-    added = ncbook.submit(options.files)
-    print(f"{added} records added to {SUBMITTED}; the leaderboard shows them as submitted")
-    return 0
-
-
 def keep(options: argparse.Namespace) -> int:
     """Put the result of a benchmark or a probe among the book's measurements."""
     print(ncbook.keep(options.file, options.name or options.file.stem))
@@ -161,10 +153,6 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("grid", help="name of the grid, which is that of the table")
     one.add_argument("records", nargs="+", type=Path, help="files of records, or folders of them")
     one.add_argument("--replace", action="store_true", help="also runs that have other numbers there")
-    one = commands.add_parser("leaderboard", help="runs of other methods on the leaderboard: add FILE ...")
-    one = one.add_subparsers(required=True, metavar="add").add_parser("add", help=submit.__doc__)
-    one.set_defaults(do=submit)
-    one.add_argument("files", nargs="+", type=Path, help="records, tables of records, or folders of them")
     one = add("keep", keep)
     one.add_argument("file", type=Path, help="the JSON file that the command wrote")
     one.add_argument("--name", default="", help="of the measurement, such as bench_map")

@@ -259,7 +259,7 @@ class Rerun:
             method = given.pop("method")
             lines.append(" ".join(["nclib run", method, *words_of(given)]))
         if len(lines) > 1:
-            lines.append("# then nclib combine, with the folders of these runs")
+            lines.append("# then nclib.combine(...) in Python, with the folders of these runs")
         return "\n".join(lines)
 
 

@@ -2,11 +2,8 @@
 
 import numpy as np
 import pytest
-from ncbook import board, cli, load_runs, submitted_runs
-from ncbook import runs as book_runs
-from records_made import collect, save, save_category
-
-from nclib.runs import Record
+from ncbook import board, load_runs
+from records_made import save, save_category
 
 
 @pytest.fixture(scope="module")
@@ -111,91 +108,6 @@ def test_a_method_with_a_run_tested_in_its_warm_up_is_not_ranked(tmp_path):
     }
     assert {label: rank for label, (rank, _) in labels.items()} == {"uot_rcl": board.DASH, "mrl": "1"}
     assert labels["uot_rcl"][1][1].marks == ("†",)
-
-
-@pytest.fixture
-def book(tmp_path, monkeypatch):
-    """A book of three seeds of two methods, and a place for submitted runs."""
-    made = tmp_path / "results"
-    made.mkdir()
-    for seed in range(3):
-        for method, value in (("rcl", 200), ("decl", 150)):
-            save(made, method, value + seed, model="vse", mrate=0.4, seed=seed, curves=[{"epoch": 1}])
-    collect(made)
-    monkeypatch.setattr(book_runs, "RECORDED", made)
-    monkeypatch.setattr(board, "SUBMITTED", tmp_path / "submitted")
-    return tmp_path
-
-
-def mine(folder, *, method="mine", code="c0de", options=None, facts=None, **given):
-    """Write the record of a run of a method of one's own, changed in its settings or other facts."""
-    folder.mkdir(exist_ok=True)
-    save(folder, "rcl", 210, **{"model": "vse", "mrate": 0.4, "seed": 0, "curves": [{"epoch": 1}], **given})
-    path = max(folder.glob("*.json"))
-    record = Record.load(path)
-    record.settings |= {"method": method, "method_options": options or {"tau": 0.1}}
-    record.environment |= {"own_code": code} if code else {}
-    for part, changed in (facts or {}).items():
-        getattr(record, part).update(changed)
-    record.name = f"{method}-s{record.settings['seed']}"
-    record.save(path)
-    return path
-
-
-def test_submitted_runs_stand_apart_with_their_distance_to_the_best(book, capsys):
-    paths = [mine(book / "mine", seed=seed) for seed in range(3)]
-    assert submitted_runs().empty
-    for added in (3, 0):
-        assert cli.main(["leaderboard", "add", str(book / "mine")]) == 0
-        assert capsys.readouterr().out.startswith(f"{added} records added")
-    assert cli.main(["leaderboard", "add", *map(str, paths)]) == 0
-    table = board.scored(load_runs())
-    assert set(table["method"]) == {"rcl", "decl"}
-    shown = board.board_table(table, submitted=submitted_runs())
-    assert (shown.slug, shown.kind) == ("board-pairs-submitted", "submitted")
-    ((heads, cells),) = shown.rows
-    assert [head.text for head in heads] == ["–", "mine"]
-    assert [cell.text for cell in cells[1:3]] == ["210.0 ± 0.0", "+9.0"]
-    assert cells[-1].links[0] == ("0", "../book/submitted/submitted.csv")
-    assert board.board_table(table, "labels", submitted=submitted_runs()) is None
-
-
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ({"method": "rcl"}, "rcl is a method of this book; ncbook collect GRID FILE"),
-        ({"code": ""}, "no digest of the method's code; make the run with nclib run --import"),
-        ({"seed": 9}, "seed=9: task=pairs and dataset=emoji and"),
-        ({"mrate": 0.3}, "rate=0.3: task=pairs and dataset=emoji and preset=quick and model=vse and"),
-        ({"facts": {"data": {"checksum": "x"}}}, "its data has the checksum x, that of the book's runs d"),
-        ({"facts": {"noise": {"checksum": "x"}}}, "its noise has the checksum x"),
-        ({"facts": {"settings": {"model_options": {"dim": 7}}}}, "model_options={'dim': 7}: the book's runs"),
-        ({"curves": [{"epoch": 1}, {"epoch": 2}]}, "2 epochs: the book's runs there have at most 1"),
-        ({"networks": 2}, "networks=2: submit runs of the method itself"),
-    ],
-)
-def test_runs_under_other_conditions_are_not_submitted(book, given, said, capsys):
-    mine(book / "mine", **given)
-    assert cli.main(["leaderboard", "add", str(book / "mine")]) == 2
-    assert said in capsys.readouterr().err
-    assert not board.SUBMITTED.exists()
-
-
-def test_changed_records_and_two_methods_of_one_name_are_not_submitted(book, capsys):
-    path = mine(book / "mine")
-    assert cli.main(["leaderboard", "add", str(path)]) == 0
-    for other, said in (
-        ({"code": "0ther"}, "have other code"),
-        ({"options": {"tau": 1.0}}, "have other options"),
-    ):
-        again = mine(book / "other", seed=1, **other)
-        assert cli.main(["leaderboard", "add", str(again)]) == 2
-        assert said in capsys.readouterr().err
-        again.unlink()
-    path.write_text(path.read_text("utf8").replace("210", "310"), "utf8")
-    assert cli.main(["leaderboard", "add", str(path)]) == 2
-    assert "was changed" in capsys.readouterr().err
-    assert len(submitted_runs()) == 1
 
 
 def test_rank_year_and_paper(table):

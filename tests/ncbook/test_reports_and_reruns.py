@@ -293,7 +293,7 @@ def test_command_lists_reruns_and_recomputes_claims(folder, runs, verdicts, tmp_
     assert cli.main(["rerun", "L2RM", "6", "--rate", "0.6", "--data", "Flickr30K", "--seeds", "2"]) == 0
     out = capsys.readouterr().out
     assert out.count("nclib run ") == 34  # SGRAF's rows are two runs each
-    assert out.count("# then nclib combine") == 6
+    assert out.count("# then nclib.combine(") == 6
     assert "# 14 runs for each of 2 seeds" in out
     target = tmp_path / "ledger.csv"
     assert cli.main(["claims", "--folder", str(folder), "--csv", str(target), "--paper", "L2RM"]) == 0
