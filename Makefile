@@ -106,10 +106,13 @@ versions: env ## try the wheel alone with the newest allowed versions: make vers
 ecosystem: env ## try the audit with cleanlab's Datalab and the library datasets, in an environment of their own
 	@"$(PY)" tools/ecosystem.py
 
-bench: env ## measure the speed of the central computations
+bench: env ## measure the speed of the central computations; LIST=1: which stored speeds are of other code
+	@"$(PY)" -m ncbook measured
+ifndef LIST
 	@mkdir -p runs/bench
 	@for file in $(filter-out %_common.py book/bench/gpu%,$(wildcard book/bench/*.py)); do echo "$$file"; \
 	"$(PY)" "$$file" --out "runs/bench/$$(basename "$$file" .py).json" || exit 1; done
+endif
 
 GPU_OPTIONS = DEVICE OUT ROOT BUDGET MATCH COMMIT WORKERS AHEAD_LIMIT
 gpu: env ## measure on a GPU, eight minutes a call, call again to continue; DEVICE=cpu SMALL=1 tries it

@@ -20,7 +20,7 @@ import nbformat
 import yaml
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-CODE = ("nclib", "book/ncbook", "book/requirements.lock", "book/_ext/run_notebooks.py")
+CODE = ("nclib", "book/ncbook", "book/bench", "book/requirements.lock", "book/_ext/run_notebooks.py")
 DATA = (
     *("book/results", "book/measured", "book/demo"),
     *("book/references.bib", "book/cpu.lock", "book/cuda.lock", "_config.yml", "_toc.yml"),

@@ -106,6 +106,13 @@ def bench_rank(turns: int, sizes: tuple[int, int, int] = (128, 4096, 1024)) -> l
 # --------------------------------------------------------------------------------------------- training step
 
 
+TIMES = (
+    *("nclib/noise/rank.py", "nclib/losses", "nclib/runs/loop.py", "nclib/runs/pair_trainer.py"),
+    *(f"nclib/methods/{name}.py" for name in ("coteaching", "ncr", "repair")),
+    *("nclib/methods/parts/bank.py", "nclib/methods/parts/replacing.py"),
+    *(f"nclib/models/{name}.py" for name in ("encoders", "sgraf", "sgraf_nodes", "vse", "vse_inf")),
+    "book/bench/bank.py",
+)
 SMALL = {"embed_dim": 64, "sim_dim": 32, "word_dim": 64}
 LARGE = {"embed_dim": 1024, "sim_dim": 256, "word_dim": 300}
 
@@ -185,7 +192,7 @@ def main() -> None:
         found["step"] += bench_step(model, sizes, batch, steps)
         print(json.dumps(found["step"][-4:], indent=1), flush=True)
     if options.out:
-        write_json(options.out, **found)
+        write_json(options.out, TIMES, **found)
 
 
 if __name__ == "__main__":

@@ -138,9 +138,23 @@ def machine() -> dict[str, Any]:
     }
 
 
-def write_json(path: Path, **content: Any) -> None:
-    """Write results, rows as dictionaries or dataclasses, and where they were made, atomically."""
+def write_json(path: Path, times: Sequence[str] = (), **content: Any) -> None:
+    """Write results, rows as dictionaries or dataclasses, and where they were made, atomically.
+
+    Parameters
+    ----------
+    path : Path
+        File to write.
+    times : sequence of str
+        Files and folders of what is timed, relative to the repository. The digests of its modules are
+        written under ``timed``, so that a page can say what changed since.
+    **content
+        The results.
+    """
+    from ncbook.measurements import sources  # not in the timed part: the book's package takes memory
+
     now = datetime.now(UTC).isoformat(timespec="seconds")
     here = environment(torch.device("cpu"))
     data = {"when": now, "commit": here["commit"], "environment": here, "machine": machine(), **content}
+    data |= {"timed": sources(times)} if times else {}
     write_atomically(path, json.dumps(data, indent=1, default=asdict) + "\n")

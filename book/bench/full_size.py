@@ -47,6 +47,10 @@ from nclib.runs.loop import Place
 from nclib.runs.options import PairSchedule
 from nclib.runs.pair_trainer import PairTrainer
 
+TIMES = (
+    *("nclib/data/row_writer.py", "nclib/data/rows.py", "nclib/common/prefetch.py"),
+    *("nclib/runs/noisy_pairs.py", "nclib/runs/pair_trainer.py", "book/bench/full_size.py"),
+)
 REGIONS, FEATURES, BATCH, EACH = 36, 2048, 128, 5
 CHUNK = 512  # rows written at a time
 FILES = {np.float32: "train_ims.npy", np.float16: "train_ims.f16.npy"}
@@ -231,7 +235,7 @@ def main() -> None:
             result = {k: v for k, v in plan.items() if k not in ("what", "steps")} | done
             found[plan["what"]].append(result)
             print(json.dumps({k: v for k, v in result.items() if k != "trace"}), flush=True)
-    write_json(options.out, rows=rows, gigabytes=rows * row / 1e9, **found)
+    write_json(options.out, TIMES, rows=rows, gigabytes=rows * row / 1e9, **found)
 
 
 if __name__ == "__main__":

@@ -31,6 +31,10 @@ from bench_common import command, print_rows, take_turns, write_json
 
 import nclib.ot
 
+TIMES = (
+    *(f"nclib/ot/{name}.py" for name in ("cpu", "entropic", "problem", "published", "transport")),
+    "book/bench/ot_partial.py",
+)
 Plan = np.ndarray[Any, np.dtype[Any]]
 MASSES = (0.05, 0.1, 0.2)
 REGS = (0.01, 0.07)
@@ -271,7 +275,7 @@ def main() -> None:
     if options.out:
         missing = [name for name in ("geomloss", "ott") if not importlib.util.find_spec(name)]
         about = {"benchmark": "ot_partial", "turns": options.turns, "not_installed": missing}
-        write_json(options.out, **about, summary=summary, rows=rows)
+        write_json(options.out, TIMES, **about, summary=summary, rows=rows)
 
 
 if __name__ == "__main__":

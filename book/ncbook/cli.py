@@ -1,4 +1,4 @@
-"""Command line of the book: ``ncbook table|claims|rerun|view|collect|keep``."""
+"""Command line of the book: ``ncbook table|claims|rerun|view|collect|keep|measured``."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 
 import ncbook
 import nclib
+from ncbook.measurements import standing
 from nclib.cli import guarded
 from nclib.runs import append
 
@@ -94,6 +95,12 @@ def keep(options: argparse.Namespace) -> int:
     return 0
 
 
+def measured(options: argparse.Namespace) -> int:
+    """List the stored benchmarks, and what changed since each was made."""
+    print("\n".join(standing()))
+    return 0
+
+
 def _runs(folder: Path | None) -> ncbook.Runs:
     """Return the recorded runs below a folder; warn where there are none."""
     runs = ncbook.load_runs(folder)
@@ -156,6 +163,7 @@ def _parser() -> argparse.ArgumentParser:
     one = add("keep", keep)
     one.add_argument("file", type=Path, help="the JSON file that the command wrote")
     one.add_argument("--name", default="", help="of the measurement, such as bench_map")
+    add("measured", measured)
     return parser
 
 

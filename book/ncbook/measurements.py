@@ -1,17 +1,26 @@
-"""Measurements beside the runs: of the benchmarks, the probes and the audit, a file each."""
+"""Measurements beside the runs: of the benchmarks, the probes and the audit, a file each.
+
+A measurement of speed holds, under ``timed``, a digest of each file of the code that it times. What a page
+says of its date names the files that changed since.
+"""
 
 from __future__ import annotations
 
+import ast
 import json
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from nclib.common.files import write_atomically
+from ncbook.marks import OUTDATED
+from nclib.common.files import digest, write_atomically
 from nclib.runs.digests import check_digest, note_digests
 
 MEASURED = Path(__file__).resolve().parents[1] / "measured"
+ROOT = MEASURED.parents[1]
+DIGITS = 12
 
 
 def measurement(name: str) -> dict[str, Any]:
@@ -27,6 +36,92 @@ def measurement(name: str) -> dict[str, Any]:
     check_digest(path, data)
     found: dict[str, Any] = json.loads(data)
     return found
+
+
+def code_digest(path: Path) -> str:
+    """Return a digest of a module's syntax tree, without comments and docstrings, the same in every Python.
+
+    Raises
+    ------
+    OSError, SyntaxError
+        When the file cannot be read or is no Python.
+    """
+    return digest(_canonical(ast.parse(path.read_bytes())))[:DIGITS]
+
+
+def _canonical(node: object) -> str:
+    """Write a syntax tree; what some versions of Python leave out, empty lists and None, is left out."""
+    if isinstance(node, list):
+        return f"[{','.join(_canonical(part) for part in node if not _is_text(part))}]"
+    if not isinstance(node, ast.AST):
+        return repr(node)
+    if isinstance(node, ast.Constant):
+        return repr(node.value)
+    if isinstance(node, ast.JoinedStr):  # Python 3.12 puts an empty text behind a nested format
+        node.values = [part for part in node.values if getattr(part, "value", None) != ""]
+    fields = (f"{k}={_canonical(v)}" for k, v in ast.iter_fields(node) if v is not None and v != [])
+    return f"{type(node).__name__}({','.join(fields)})"
+
+
+def _is_text(node: object) -> bool:
+    """Tell a docstring, also one behind a variable."""
+    constant = node.value if isinstance(node, ast.Expr) else None
+    return isinstance(constant, ast.Constant) and isinstance(constant.value, str)
+
+
+def sources(places: Iterable[str], root: Path = ROOT) -> dict[str, str]:
+    """Return the digest of every module at some places, by its path.
+
+    Parameters
+    ----------
+    places : iterable of str
+        Files, and folders for all modules in them, relative to ``root``.
+    root : Path
+        Folder of the repository.
+
+    Raises
+    ------
+    ValueError
+        For a place without a module.
+    """
+    found: dict[str, str] = {}
+    for place in places:
+        path = root / place
+        files = sorted(path.rglob("*.py")) if path.is_dir() else [path] if path.is_file() else []
+        if not files:
+            raise ValueError(f"there is no module at {path}")
+        found.update({file.relative_to(root).as_posix(): code_digest(file) for file in files})
+    return found
+
+
+def changed(found: Mapping[str, Any], root: Path = ROOT) -> list[str]:
+    """Return the files of the code that a measurement timed that are other ones now, or gone.
+
+    Parameters
+    ----------
+    found : mapping
+        A measurement. Nothing is known of one that does not say what it timed; :func:`made` marks it.
+    root : Path
+        Folder of the repository.
+    """
+    stated: dict[str, str] = found.get("timed", {})
+    files = {name: root / name for name in stated}
+    return [k for k, file in files.items() if not file.is_file() or code_digest(file) != stated[k]]
+
+
+def made(found: Mapping[str, Any]) -> str:
+    """Return the day and the commit of a measurement, marked where the code that it timed changed since."""
+    text = f"{found.get('when', 'undated')[:10]}, commit {found.get('commit', 'unknown')}"
+    if "timed" not in found:
+        return f"{text} {OUTDATED} which code it timed is not known"
+    since = changed(found)
+    return f"{text} {OUTDATED} outdated: {', '.join(since)} changed since" if since else text
+
+
+def standing() -> list[str]:
+    """Return a line for every stored benchmark: when it was made, and what changed since."""
+    names = sorted(path.stem for path in MEASURED.glob("bench_*.json"))
+    return [f"{name}: {made(measurement(name))}" for name in names]
 
 
 def probed(part: str) -> pd.DataFrame:

@@ -12,7 +12,7 @@ from pandas.io.formats.style import Styler
 from ncbook import board, show
 from ncbook.compare import mean_text
 from ncbook.marks import explained, marks_of
-from ncbook.measurements import measurement
+from ncbook.measurements import made, measurement
 from ncbook.notebook import NOT_RUN
 from ncbook.papers import printed
 from ncbook.runs import Runs, recorded
@@ -172,7 +172,8 @@ def pairs_table() -> Styler:
     table = table.pivot(index="method", columns="pairs", values=list(names)).loc[list(METHODS)]
     texts = {c: table[c].map(("{:.2f}" if c[0] == "peak_gb" else "{:.0f}").format) for c in table}
     caption = (
-        f"Measured: CPU time on one thread, {about['machine']['cpu']}, made pairs of which 40 % are wrong, "
+        f"Measured {made(about)}: CPU time on one thread, {about['machine']['cpu']}, "
+        "made pairs of which 40 % are wrong, "
         f"model {about['settings']['model']} with {about['settings']['model_options']['embed_dim']} "
         "dimensions, "
         f"batches of {about['settings']['batch_size']}, one epoch each; memory of the process, data and "

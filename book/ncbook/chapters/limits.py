@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from pandas.io.formats.style import Styler
 
 from ncbook import show
-from ncbook.measurements import measurement
+from ncbook.measurements import made, measurement
 from nclib import plots
 
 BOUNDS = {
@@ -85,7 +85,7 @@ def table(rows: pd.DataFrame, about: dict[str, Any]) -> Styler:
     caption = (
         "Measured medians of CPU time, candidates in turns, "
         f"{about['machine']['cpu']}, one thread, torch {about['machine']['versions']['torch']}, "
-        f"{about['when'][:10]}. Limit: least time that the counted work takes on this core. Share: limit "
+        f"{made(about)}. Limit: least time that the counted work takes on this core. Share: limit "
         "over time. Rest: what rules the time when the limit does not"
     )
     return show(shown, "limits", caption)
@@ -122,7 +122,9 @@ def goals() -> Styler:
         },
         index=[line[0] for line in lines],
     )
-    return show(shown, "goals", "Measured times as fast as the published loops, and what was aimed at")
+    caption = "Measured times as fast as the published loops, and what was aimed at. Transport "
+    caption += f"{made(transport)}; small problems {made(small)}; precision {made(labels)}"
+    return show(shown, "goals", caption)
 
 
 def milliseconds(value: float) -> str:

@@ -20,7 +20,7 @@ from pandas.io.formats.style import Styler
 from ncbook import recorded, show
 from ncbook.chapters import ONLY_PRINTED, words_of
 from ncbook.demo import timed
-from ncbook.measurements import measurement
+from ncbook.measurements import made, measurement
 from ncbook.papers import printed
 from nclib import Record, losses, models, plots
 from nclib.data import Split
@@ -245,7 +245,7 @@ def loops() -> Styler:
         f"Measured: batch {size['batch']}, {size['n_regions']} regions of {size['feature_dim']} numbers, "
         f"common space {size['embed_dim']}, captions of {size['words'][0]} to {size['words'][1]} words, "
         f"float32, {bench['machine']['cpu']}, one thread, torch {bench['machine']['versions']['torch']}, "
-        f"{bench['when'][:10]}"
+        f"{made(bench)}"
     )
     text = {"difference": "{:.0e}"}
     return show(table, "loops", caption, digits=2, missing="–").format(text, na_rep="–", subset=[*text])

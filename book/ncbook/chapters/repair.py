@@ -17,7 +17,7 @@ from torch import Tensor
 import nclib
 from ncbook import chapters, recorded, show
 from ncbook.chapters import Finished, gains, kind_of_pair, say, training
-from ncbook.measurements import measurement
+from ncbook.measurements import made, measurement
 from ncbook.papers import printed
 from ncbook.schematic import Schematic, Sketch
 from nclib import Record, plots
@@ -384,5 +384,5 @@ def step_time() -> Styler:
     steps = steps.set_index(["model", "embed_dim", "batch", "what"])
     steps = steps[["ms", "over_ncr", "label_ms_per_1000_pairs", "bank_mb"]]
     steps.columns = ["ms per step", "relative to NCR", "labels, ms per 1,000 pairs", "banks, MB"]
-    caption = f"Measured {stored['when'][:10]}, CPU time, one thread; with noisy batches in use"
+    caption = f"Measured {made(stored)}, CPU time, one thread; with noisy batches in use"
     return show(steps, "time", caption, digits=2)
