@@ -44,7 +44,7 @@ def code_digest(path: Path) -> str:
     Raises
     ------
     OSError, SyntaxError
-        When the file cannot be read or is no Python.
+        When the file cannot be read or parsed.
     """
     return digest(_canonical(ast.parse(path.read_bytes())))[:DIGITS]
 
