@@ -79,7 +79,7 @@ demo: env ## train what the chapters show, some twenty minutes, and store it in 
 html: env ## build and check the pages; executes the notebooks whose code or data changed
 	@$(RUN_NOTEBOOKS) $(LIVE)
 	@rm -rf _build/html _build/.doctrees _build/.jupyter_cache
-	@$(JUPYTER_BOOK) build . --all --quiet -W --keep-going
+	@$(JUPYTER_BOOK) build . --all --quiet -W --keep-going > /dev/null # warnings and errors are on stderr
 	@"$(PY)" book/_ext/check_html.py _build/html
 	@"$(PY)" -c "import pathlib; print('Open', pathlib.Path('_build/html/index.html').resolve().as_uri())"
 

@@ -61,6 +61,9 @@ class Fork:
 class ForkedKernel(AsyncKernelManager):
     """Manager of one kernel that is a fork."""
 
+    async def _async_interrupt_kernel(self) -> None:
+        """Do nothing: a kernel that ends is asked to, and would report the interrupt before as an error."""
+
     async def _async_launch_kernel(self, kernel_cmd: list[str], **kw: Any) -> None:
         # python -m ipykernel_launcher -f connection.json ...
         given = kernel_cmd[kernel_cmd.index("-f") :], dict(kw["env"]), os.fspath(kw.get("cwd") or os.getcwd())

@@ -85,6 +85,8 @@ def load_runs(
     ------
     ValueError
         When there is no such folder.
+    FileNotFoundError
+        When ``ncbook`` is installed away from the book's folder.
     """
     rows: dict[str, list[dict[str, Any]]] = {"pairs": [], "labels": []}
     for one in stored(folder or _own()):
@@ -100,6 +102,10 @@ def load_runs(
 
 def _own() -> Path:
     """Return the folder of the book's records, each of which must stand in a table with a noted digest."""
+    if not RECORDED.is_dir():
+        raise FileNotFoundError(
+            f"there is no {RECORDED}: ncbook reads the book beside it; pip install -e book"
+        )
     if single := next(RECORDED.rglob("*.json"), None):
         raise ValueError(f"{single} is in no table of the book: ncbook collect GRID FILE puts it into one")
     return RECORDED
@@ -178,7 +184,7 @@ def recorded(task: str = "pairs", /, **where: Any) -> pd.DataFrame:
     >>> sorted(set(recorded(preset="quick", model="omit")["dataset"]))
     ['emoji']
     """
-    table = nclib.table(_own(), task) if RECORDED.is_dir() else pd.DataFrame()
+    table = nclib.table(_own(), task)
     if unknown := [name for name in where if name not in table and len(table)]:
         raise ValueError(f"no record has a column {', '.join(unknown)}; there are {', '.join(table)}")
     if "networks" in table and "networks" not in where:

@@ -242,12 +242,17 @@ def check_parameters(namespace: Mapping[str, Any], method: str | None, **extra: 
     {'mrate': 0.4}
     """
     values = plain_values(namespace)
-    if method is None:
-        check(extra, **{k: v for k, v in values.items() if v is not None})
-        return {}
-    experiment = experiment_of(method)
-    own = set(extra) - set(experiment.parameters())
-    return {name: value for name, value in experiment.check(values, extra).items() if name not in own}
+    try:
+        if method is None:
+            check(extra, **{k: v for k, v in values.items() if v is not None})
+            return {}
+        experiment = experiment_of(method)
+        own = set(extra) - set(experiment.parameters())
+        return {name: value for name, value in experiment.check(values, extra).items() if name not in own}
+    except ValueError as error:  # IPython shows it as its message alone: where it was found helps no reader
+        said = [f"{type(error).__name__}: {error}"]
+        error._render_traceback_ = lambda: said  # type: ignore[attr-defined]
+        raise
 
 
 def open_run(record: Record, device: str = "cpu") -> LoadedRun:

@@ -229,6 +229,13 @@ def test_a_column_that_no_record_has_is_refused():
     assert len(ncbook.recorded(method="plain", **{"option.loss": "gce"}))
 
 
+def test_a_package_away_from_its_book_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr("ncbook.runs.RECORDED", tmp_path / "results")
+    for reader in (ncbook.recorded, ncbook.load_runs):
+        with pytest.raises(FileNotFoundError, match="reads the book beside it; pip install -e book"):
+            reader()
+
+
 def test_a_recorded_run_is_found_by_equal_settings(tmp_path, monkeypatch):
     monkeypatch.setattr("ncbook.runs.RECORDED", tmp_path)
     save(tmp_path, "plain", 300, model="vse", mrate=0.4)

@@ -211,6 +211,13 @@ def test_other_parameters_than_the_stored_ones_are_refused(tmp_path, kernel):
     assert "source='train' trains with the parameters given" in caught.value.evalue
 
 
+def test_a_misspelt_parameter_ends_in_its_message_alone(kernel):
+    with pytest.raises(CellExecutionError) as caught:
+        execute(kernel, "l2rm", {"mrat": 0.4})
+    assert "unknown parameter 'mrat'; did you mean 'mrate'?" in caught.value.evalue
+    assert caught.value.traceback == f"ValueError: {caught.value.evalue}"
+
+
 def test_one_run_takes_methods_of_category_retrieval(tmp_path, kernel):
     sizes = {"n_train": 120, "n_val": 40, "n_test": 40}
     given = {"method": "uot_rcl", "dataset": "planted_category", "noise_rate": 0.4, "data_options": sizes}
