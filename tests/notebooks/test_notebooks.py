@@ -215,7 +215,7 @@ def test_a_misspelt_parameter_ends_in_its_message_alone(kernel):
     with pytest.raises(CellExecutionError) as caught:
         execute(kernel, "l2rm", {"mrat": 0.4})
     assert "unknown parameter 'mrat'; did you mean 'mrate'?" in caught.value.evalue
-    assert caught.value.traceback == f"ValueError: {caught.value.evalue}"
+    assert "Traceback" not in caught.value.traceback
 
 
 def test_one_run_takes_methods_of_category_retrieval(tmp_path, kernel):
