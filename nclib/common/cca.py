@@ -35,8 +35,8 @@ def word_counts(tokens: NDArray[Any], offsets: NDArray[Any], n_words: int) -> An
     -------
     scipy.sparse.csr_array, float64, (n_captions, n_words)
     """
-    counts = sparse.csr_array((np.ones(len(tokens)), tokens, offsets), (len(offsets) - 1, n_words))
-    counts.sum_duplicates()
+    counts = sparse.csr_array((np.ones(len(tokens)), tokens, offsets), (len(offsets) - 1, n_words), copy=True)
+    counts.sum_duplicates()  # in place, hence the copy
     return counts
 
 

@@ -41,7 +41,9 @@ from pathlib import Path
 
 from nclib.methods.base import (
     METHODS,
+    AllPairs,
     Batch,
+    ClosedForm,
     Loop,
     Method,
     Options,
@@ -56,7 +58,9 @@ from nclib.methods.coteaching import CoTeaching
 from nclib.methods.parts.detector import detector_report
 
 __all__ = [
+    "AllPairs",
     "Batch",
+    "ClosedForm",
     "CoTeaching",
     "Loop",
     "Method",

@@ -22,12 +22,15 @@ from nclib.common.method import Terms, TrainingMethod, method_registry
 from nclib.common.options import Options, option
 from nclib.common.prefetch import X, Y
 from nclib.common.tokens import Tokens
+from nclib.data.dataset import Captions
 from nclib.models import Matcher
 
 __all__ = [
     "METHODS",
+    "AllPairs",
     "Batch",
     "BatchIterable",
+    "ClosedForm",
     "Loop",
     "Method",
     "Options",
@@ -67,6 +70,25 @@ class Batch:
 
     def __len__(self) -> int:
         return len(self.index)
+
+
+@dataclass(frozen=True)
+class AllPairs:
+    """All training pairs at once, as closed forms see them: NumPy arrays, one vector an image.
+
+    Parameters
+    ----------
+    images : ndarray, float64, (n_images, F)
+        Mean region of every image.
+    captions : Captions
+        Of all pairs, packed end to end.
+    image_of : ndarray, int64, (N,)
+        Image that every caption is given.
+    """
+
+    images: np.ndarray
+    captions: Captions
+    image_of: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -132,6 +154,9 @@ class Loop(Protocol):
 
     def batch(self, index: Tensor) -> Batch:
         """Load the pairs at ``index``."""
+
+    def all_pairs(self) -> AllPairs:
+        """Return all pairs with the mean region of each image; reads every image once."""
 
     def batches(
         self, subset: Tensor | None = None, *, purpose: str, drop_last: bool = False
@@ -272,6 +297,32 @@ class Method(TrainingMethod):
     def may_be_tested(self, loop: Loop) -> bool:
         """Return whether validation may select this epoch, one of those that ``tested_epochs`` names."""
         return True
+
+
+class ClosedForm(Method):
+    """Base of the methods that are fitted to all pairs at once, without epochs, batches and gradients.
+
+    A subclass sets ``Options`` and ``model``, and defines :meth:`prepare` and :meth:`fit`.
+
+    Attributes
+    ----------
+    model : str
+        The model whose view of images and captions the method takes; no other can be asked for.
+    """
+
+    model: ClassVar[str]
+
+    @abstractmethod
+    def fit(self, loop: Loop) -> None:
+        """Put the fitted values into ``loop.networks[0]``, which :meth:`prepare` made."""
+
+    def warmup_step(self, loop: Loop, batch: Batch) -> StepTerms:
+        raise TypeError(f"{type(self).__name__} is fitted at once, without steps")
+
+    def begin_epoch(self, loop: Loop) -> Iterable[Any]:
+        raise TypeError(f"{type(self).__name__} is fitted at once, without epochs")
+
+    step = warmup_step
 
 
 METHODS = method_registry("method", Method)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -17,7 +18,7 @@ from nclib.common.precision import arithmetic, check_precision
 from nclib.common.prefetch import X, Y
 from nclib.data.dataset import Split
 from nclib.evaluation import recall
-from nclib.methods import Batch, Method
+from nclib.methods import AllPairs, Batch, ClosedForm, Method
 from nclib.models import Matcher, similarity_matrix
 from nclib.models.encoders import WordEmbedding
 from nclib.models.pretrained import Frozen
@@ -27,6 +28,7 @@ from nclib.runs.noisy_pairs import Batches, NoisyPairs
 from nclib.runs.optimizers import build
 from nclib.runs.options import PairSchedule
 
+BLOCK = 64  # images whose mean regions are taken together
 BATCH_NORM_NEEDS = 2  # samples in a batch, at least
 
 
@@ -80,7 +82,10 @@ class PairTrainer(SavedLoop):
         self.n_pairs, self.batch_size = len(pairs), schedule.batch_size
         self.image_of = pairs.image_of
         self.n_epochs, self.lr = schedule.epochs, schedule.lr
+        # A closed form takes one epoch, whatever the schedule says.
         self.n_planned = schedule.warmup_epochs + schedule.epochs
+        if isinstance(method, ClosedForm):
+            self.n_planned, self.n_epochs = 1, 1
         self.val, self._held_out = _set_aside(val, method.clean_share, len(pairs))
         self.n_held_out = 0 if self._held_out is None else len(self._held_out)
         if self.n_pairs < self.batch_size:
@@ -98,6 +103,13 @@ class PairTrainer(SavedLoop):
     def batch(self, index: Tensor) -> Batch:
         """Load the pairs at ``index``, int64 (B,), onto the run's device."""
         return self.pairs.batch(index, self.device)
+
+    def all_pairs(self) -> AllPairs:
+        """Return all pairs with the mean region of each image, float64; reads every image once."""
+        split = self.pairs.split
+        blocks = np.split(np.arange(split.n_images), range(BLOCK, split.n_images, BLOCK))
+        images = [split.features(rows).numpy().mean(1, dtype=np.float64) for rows in blocks]
+        return AllPairs(np.concatenate(images), split.captions, self.image_of.numpy())
 
     def batches(self, subset: Tensor | None = None, *, purpose: str, drop_last: bool = False) -> Batches:
         """Return shuffled batches of all pairs, or of those at ``subset``, int64 (N,).
@@ -187,6 +199,8 @@ class PairTrainer(SavedLoop):
     def optimizers(self) -> list[torch.optim.Optimizer]:
         """The optimiser of each network, made when it is asked for: torch takes two seconds for the first."""
         s = self.schedule
+        if isinstance(self.method, ClosedForm):
+            return []
         return [build(s.optimizer, _groups(n), s.lr, s.weight_decay) for n in self.networks]
 
     def reset_optimizers(self) -> None:
@@ -196,6 +210,9 @@ class PairTrainer(SavedLoop):
     # -- the loop ---------------------------------------------------------------------------------------
 
     def _train_epoch(self, progress: bool) -> dict[str, Any]:
+        if isinstance(self.method, ClosedForm):
+            self.method.fit(self)
+            return {"phase": "training"} | self._diagnosed()
         s, warm = self.schedule, self.epoch < self.schedule.warmup_epochs
         for pairs in filter(None, (self.pairs, self._held_out)):
             pairs.place(self.pictures_on, self.device)
@@ -241,10 +258,12 @@ class PairTrainer(SavedLoop):
             warnings.warn(
                 f"no step was taken in epoch {self.epoch + 1}: {name} returned no items", stacklevel=2
             )
-        if not warm and self.pairs.truth_is_known:
-            report = self.method.diagnostics
-            row |= check_plain(report(self.pairs.truth()), report)
-        return row
+        return row if warm else row | self._diagnosed()
+
+    def _diagnosed(self) -> dict[str, Any]:
+        """Return the diagnostics of the method, where the truth is known."""
+        report = self.method.diagnostics
+        return check_plain(report(self.pairs.truth()), report) if self.pairs.truth_is_known else {}
 
     def _restart(self, number: int) -> None:
         """Put new networks with new optimisers in place; the draws of the epoch stay as they are."""

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from nclib import models
-from nclib.common.options import problems, refuse, rules
+from nclib.common.options import Rule, problems, refuse, rules
 from nclib.data import Dataset, Split
 from nclib.data.registry import datasets
 from nclib.evaluation import dual_softmax, map_at_r, recall, relevant_recall
-from nclib.methods.base import METHODS
+from nclib.methods.base import METHODS, ClosedForm
 from nclib.models import Matcher
 from nclib.models.registry import MODELS
 from nclib.noise import Mismatch, calibration, detection
@@ -30,6 +30,7 @@ from nclib.runs.presets import pair_preset
 from nclib.runs.record import Record
 
 SIZES = ("feature_dim", "vocab_size", "n_regions")  # options of models that the data decide
+ONCE = {"warmup_epochs": 0, "epochs": 1}  # schedule of a closed form
 NEXT = 1000  # between the seeds of networks that are trained apart
 FOLD = 1000  # images of a block of the test set that is evaluated apart
 
@@ -50,7 +51,25 @@ class PairExperiment(Experiment[PairTrainer, Dataset, Mismatch]):
     items, rate_letter = "pairs", "m"
 
     def preset(self, name: str, dataset: str, given: Mapping[str, Any]) -> dict[str, Any]:
-        return pair_preset(name, dataset, self.method, {"model": PairOptions.model, **given})
+        model = PairOptions.model if self.closed is None else self.closed.model
+        usual = pair_preset(name, dataset, self.method, {"model": model, **given})
+        return usual if self.closed is None else {**usual, **ONCE, "model": model, "model_options": {}}
+
+    def check(self, values: Mapping[str, Any], extra: Mapping[str, Rule] | None = None) -> dict[str, Any]:
+        given = super().check(values, extra)
+        if self.closed is not None:
+            unused = [k for k in given if k in rules(PairSchedule) or k in ("model_options", "networks")]
+            found = [f"{k}={given[k]!r}: {self.method} is fitted at once; leave it out" for k in unused]
+            if given.get("model", self.closed.model) != self.closed.model:
+                found.append(f"model={given['model']!r}: {self.method} sees what {self.closed.model!r} sees")
+            refuse(found)
+        return given
+
+    @property
+    def closed(self) -> type[ClosedForm] | None:
+        """The class of the method where it is a closed form."""
+        cls = self.methods[self.method].factory
+        return cls if issubclass(cls, ClosedForm) else None
 
     def check_settings(self, settings: PairSettings) -> None:
         """Check the options of data and model, and the number of epochs."""

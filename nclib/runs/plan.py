@@ -70,7 +70,11 @@ def plan(settings: Settings) -> dict[str, Any]:
         "pairs": pairs,
         "parameters": n * trainer.n_parameters,
         "epochs": epochs,
-        "steps": n * epochs * math.ceil(pairs / trainer.batch_size) * len(trainer.networks),
+        "steps": n
+        * epochs
+        * math.ceil(pairs / trainer.batch_size)
+        * len(trainer.networks)
+        * bool(trainer.n_parameters),
         "seconds": round(n * statistics.median(paces) * pairs * epochs, 1) if paces else None,
         "runs": len(paces),
     }

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import torch
-from golden import LATER, SOLVED, Trace, labels, pairs
+from golden import LATER, PAIRS, SOLVED, Trace, labels, pairs, train
 from torch import Tensor
 
 import nclib
@@ -18,6 +19,7 @@ Entry = Callable[[Trace], None]
 # Options of methods that change what is computed; an entry each, from the first weights on.
 VARIANTS: dict[str, tuple[dict[str, Any], ...]] = {
     "plain": tuple({"loss": x} for x in ("infonce", "infonce_rce", "gce")),
+    "linear": ({"filter": False},),
     "rcl": (*({"loss": x} for x in ("tan", "abs", "exp", "gce", "infonce", "triplet")), {"ratio": 0.5}),
     "l2rm": (
         *({"rematch": x} for x in ("kl", "infonce")),
@@ -112,6 +114,10 @@ def entries() -> dict[str, Entry]:
     """Return every entry by its name; the first two words say what it guards."""
     found: dict[str, Entry] = {}
     for method in nclib.methods.available():
+        if issubclass(nclib.methods.METHODS[method].factory, nclib.methods.ClosedForm):
+            for own in ({}, *VARIANTS.get(method, ())):
+                found[f"method {method} {named(own)}".strip()] = fitted_pairs(method, **own)
+            continue
         found[f"method {method}"] = pairs(method, **ALWAYS.get(method, {}))
         for own in ({}, *VARIANTS.get(method, ())):
             found[f"method {method} {named(own) or 'at once'}"] = pairs(method, **at_once(method, **own))
@@ -156,6 +162,29 @@ def of_model(model: str, own: Mapping[str, Any]) -> Entry:
         trace.add("weights", torch.cat([p.detach().flatten() for p in network.parameters()]))
         trace.add("similarity", nclib.models.similarity_matrix(network, dataset.val))
         trace.add("logits", nclib.models.similarity_matrix(network, dataset.val, logits=True))
+
+    return entry
+
+
+def fitted_pairs(method: str, **own: Any) -> Entry:
+    """Return an entry: a fit to planted pairs, and the similarities of another split, in float64."""
+    given = {
+        "dataset": "planted",
+        "mrate": 0.4,
+        "data_options": {**PAIRS["data_options"], "n_train": 80},
+        **own,
+    }
+
+    def entry(trace: Trace) -> None:
+        train(trace, method, type(nclib.methods.build(method)), **given)
+        with tempfile.TemporaryDirectory() as out:
+            record = nclib.run(method, **given, threads=1, device="cpu", out=out, progress=False)
+            opened = nclib.open_run(record)
+        network, val = opened.trainer.networks[0], opened.dataset.val
+        with torch.no_grad():
+            images = network.encode_images(val.features(range(val.n_images)))
+            captions = network.encode_captions(val.captions.batch(range(val.n_captions)))
+        trace.add("similarity", images.vectors @ captions.vectors.T, SOLVED)
 
     return entry
 

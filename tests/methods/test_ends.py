@@ -9,8 +9,6 @@ from typing import Any
 import pytest
 import tiny
 
-from nclib import methods
-
 ENDS: list[dict[str, Any]] = [
     {"mrate": 0.0},
     {"mrate": 0.9},
@@ -29,7 +27,7 @@ OWN: dict[str, dict[str, Any]] = {
 
 @pytest.mark.filterwarnings("ignore:.*do not fill a batch", "ignore:mscn learns from")
 @pytest.mark.parametrize("values", ENDS, ids=str)
-@pytest.mark.parametrize("method", methods.available())
+@pytest.mark.parametrize("method", tiny.TRAINED)
 def test_a_run_at_the_ends_trains(method: str, values: dict[str, Any], tmp_path: Path) -> None:
     record = tiny.run(method, tmp_path, **{"epochs": 1, **OWN.get(method, {}), **values})
     assert record.curves[-1]["steps"] > 0

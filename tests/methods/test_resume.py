@@ -5,10 +5,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tiny
 import torch
 
 import nclib
-from nclib import methods
 from nclib.methods.mscn import MSCN
 from nclib.runs import checkpoint, cpu_threads, epoch_arrays, experiment_of, resolve
 
@@ -35,7 +35,7 @@ OWN = {
     "repair": [{"mrate": 0.5, "epochs": 3, "eta": 0.6, "K": 5, "bank_size": 64, "bank_precision": "bf16"}],
 }
 _posterior = MSCN.posterior
-CASES = [(method, own) for method in methods.available() for own in OWN.get(method, [{}])]
+CASES = [(method, own) for method in tiny.TRAINED for own in OWN.get(method, [{}])]
 
 
 def sixty_clean(self, loop, network, values):

@@ -8,7 +8,10 @@ from typing import Any
 import torch
 
 import nclib
+from nclib.methods import METHODS, ClosedForm
 from nclib.runs import experiment_of, resolve
+
+TRAINED = [name for name in METHODS if not issubclass(METHODS[name].factory, ClosedForm)]
 
 TINY: dict[str, Any] = {
     "dataset": "planted",

@@ -38,7 +38,8 @@ def test_a_noise_file_counts_by_its_content():
 # First digits of the digests of default settings: where one changes, users lose their finished runs.
 NAMES = """
 bicro f3b9c8 crank c7f4b4 crank_plus 568d31 crcl 108e08 cream 62f0d9 decl d9eefa gsc a7db0c
-gsc_plus 564f7e in2r 654851 l2rm 49a8d1 mscn d3e1cd ncr 6f9029 pcsr 052556 plain 5ef50a rcl f8c440
+gsc_plus 564f7e in2r 654851 l2rm 49a8d1 linear d76c5b mscn d3e1cd ncr 6f9029 pcsr 052556 plain 5ef50a
+rcl f8c440
 repair 4003d1 sps 6fd170 acmr 91d2a8 contrastive_heads 605e9b dcca 89045c dccae 2a8e4d deep_sm 999187
 dscmr 88fd4c elrcmr 067ccd fgcrossnet_losses 70d1b9 gma 6c6196 gss_regression 1bda10 mcca f70140
 mrl dd05d8 mvda bccf74 nirnl 79b3a2 pls e0eb0d sdml 8f04b9 uot_rcl 215ecd zero_shot c5479c

@@ -25,6 +25,7 @@ PAIRS = SMALL | {
 }
 METHODS = {
     **dict.fromkeys(methods.available(), PAIRS),
+    "linear": {k: PAIRS[k] for k in ("dataset", "mrate", "data_options")},
     **dict.fromkeys(label_noise.available(), SMALL_LABELS),
 }
 
