@@ -10,20 +10,22 @@ spoilt is marked as not ``ok``, and left to the other backend.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from functools import cache
-from typing import Any, NamedTuple
+from functools import cache, lru_cache, wraps
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from nclib.ot.problem import MASS_TOL, NO_SLACK, Problem, Settings
-from nclib.ot.transport import Buffers
+from nclib.ot.problem import EPSILON, LEAST, MASS_TOL, NO_SLACK, Potentials, Problem, Settings
+from nclib.ot.transport import Buffers, Transport
 
 Array = np.ndarray[Any, np.dtype[Any]]
+Given = ParamSpec("Given")
+Found = TypeVar("Found")
 
 #: Added to every kernel entry: subnormal numbers would make the products below many times slower.
 SMALLEST: dict[np.dtype[Any], Any] = {
@@ -40,20 +42,26 @@ ROUGH_TOL = 1e-6
 SUBNORMAL, ONE = np.float32(1e-39), np.float32(1.0)
 
 
-@contextmanager
-def no_subnormals() -> Iterator[None]:
-    """Round subnormal results to zero inside, on CPUs that can, in this thread.
+def careless(solver: Callable[Given, Found]) -> Callable[Given, Found]:
+    """Let a solver round subnormal results to zero, on CPUs that can, and overflow without a warning.
 
     Far entries of a float32 plan are of the order of 1e-40, and arithmetic with such numbers takes a hundred
-    times as long on many CPUs: one Newton step at 128 x 128 took 7 ms in place of 0.1.
+    times as long on many CPUs: one Newton step at 128 x 128 took 7 ms in place of 0.1. Overflow shows
+    afterwards, in the errors.
     """
-    already = bool(SUBNORMAL * ONE == 0)
-    torch.set_flush_denormal(True)
-    try:
-        yield
-    finally:
-        if not already:
-            torch.set_flush_denormal(False)
+
+    @wraps(solver)
+    def run(*args: Given.args, **kwargs: Given.kwargs) -> Found:
+        already = bool(SUBNORMAL * ONE == 0)
+        torch.set_flush_denormal(True)
+        try:
+            with np.errstate(all="ignore"):
+                return solver(*args, **kwargs)
+        finally:
+            if not already:
+                torch.set_flush_denormal(False)
+
+    return run
 
 
 class One(NamedTuple):
@@ -348,11 +356,74 @@ def _finish(problem: _Scaled, x: _Iterate, one: One, lowest: float, iterations: 
     return Solution(a64, b.astype(np.float64), alpha, beta, kernel, lowest, error, iterations, ok)
 
 
+# -- one problem with uniform weights ------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=64)
+def _uniform(size: int) -> tuple[Array, float, Tensor]:
+    """Uniform weights, their sum, and the same as a tensor; none of them can be written to."""
+    weight = np.full(size, 1 / size)
+    weight.setflags(write=False)
+    return weight, float(weight.sum()), torch.full((), 1 / size, dtype=torch.float64).expand(size)
+
+
+@careless
+def solve_plain(
+    cost: Tensor, mask: Tensor | None, reg: float, how: Settings, mass: Any = None
+) -> Transport | None:
+    """Solve one problem with uniform weights, as in a training step; None leaves it to :func:`solve`.
+
+    At a hundred rows the tensors of a general problem take longer to prepare than the plan. Left to the
+    general path are batches, other devices, costs that are not finite, masks that are broadcast or leave a
+    row or column empty, masses that are a tensor or nearly all of the weight, and what does not
+    converge. A plan that meets its conditions proves that its mass can flow.
+
+    Parameters
+    ----------
+    cost, mask
+        After :func:`nclib.ot.problem.check_kinds`.
+    mass : float or None
+        None moves everything.
+    """
+    if cost.ndim != 2 or cost.device.type != "cpu" or not (mask is None or mask.shape == cost.shape):
+        return None
+    c = cost.numpy(force=True)
+    if not float(np.vdot(c, c)) < (reg / EPSILON) ** 2:  # also where it is not finite
+        return None
+    (p, total_p, rows), (q, total_q, cols) = _uniform(c.shape[0]), _uniform(c.shape[1])
+    if mass is None:
+        formulation, mass, slack, q = "balanced", total_p, (0.0, 0.0), q * (total_p / total_q)
+    elif type(mass) is float and LEAST[cost.dtype] <= mass < 1.0 - 1e-5:
+        formulation, slack = "extended", (total_p - mass, total_q - mass)
+    else:
+        return None
+    allowed = None
+    if mask is not None:
+        allowed, c = mask.numpy(force=True), c.copy()
+        np.copyto(c, math.inf, where=~allowed)  # a forbidden cost leaves no trace, not even in rounding
+        allowed = allowed.astype(c.dtype)
+    s = _solve_one(One(c, p, q, mass, slack, reg, how.tol, allowed, np.empty(c.shape, c.dtype)), how.max_iter)
+    if not s.ok:
+        return None
+    plan, (f, g, *slacks) = np.ascontiguousarray(s.plan(), c.dtype), s.potentials(reg)
+    row_error, col_error, f_slack, g_slack, moved = torch.from_numpy(
+        np.array((0.0, s.error, *slacks, mass))
+    ).unbind()
+    return Transport(
+        torch.from_numpy(plan),
+        row_error,
+        col_error,
+        torch.from_numpy(np.array(s.iterations)),
+        torch.from_numpy(np.array(True)),
+        Potentials(torch.from_numpy(f), torch.from_numpy(g), f_slack, g_slack),
+        Problem(cost.detach(), mask, rows, cols, moved, reg, formulation),
+    )
+
+
 # -- batches -------------------------------------------------------------------------------------------------
 
 
-@no_subnormals()
-@np.errstate(all="ignore")  # overflow shows afterwards, in the errors
+@careless
 def solve(problem: Problem, buffers: Buffers, how: Settings) -> list[int]:
     """Solve k problems on the CPU, cost (..., n, m), into the buffers; return which are not solved."""
     reg, dtype = problem.reg, problem.cost.dtype

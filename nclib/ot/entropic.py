@@ -212,26 +212,39 @@ def _solved(
     max_iter: int,
 ) -> Transport:
     """State a problem and solve it where that is fastest; the result lies where the cost does."""
-    cost, *_, mask = given
+    cost, *mass, p, q, reg, mask = given
     check_kinds(cost, mask)
     check_choice("method", method, METHODS)
     accurate = stop == "accurate"
     tol = check_limits(tol, max_iter, TOLERANCE[cost.dtype] if accurate else published.THRESHOLD)
     how = Settings(method, tol, max_iter)
-    where = place(cost.device.type, published.has_kernel(cost.device), stop, method, cost.shape)
+    found = None
+    if accurate and method != "log" and p is None and q is None:
+        found = cpu.solve_plain(cost, mask, reg, how, *mass)
+    if found is None:
+        found = _solved_anywhere(state, given, stop, how)
+    if gradient == "none":
+        return found
+    plan = ImplicitPlan.apply(cost, found)
+    return replace(found, plan=plan, problem=replace(found.problem, cost=cost))
+
+
+def _solved_anywhere(
+    state: Callable[..., Problem], given: tuple[Any, ...], stop: str, how: Settings
+) -> Transport:
+    """Solve a problem of any kind on the device where that is fastest."""
+    cost, *_, mask = given
+    where = place(cost.device.type, published.has_kernel(cost.device), stop, how.method, cost.shape)
     if where == "kernel":
         return published.launch(partial_problem(*given, look=False).constant(), how)
     if where == "host":
         given = tuple(x.cpu() if isinstance(x, Tensor) else x for x in given)
     problem = state(*given).constant()
-    found = _solve(problem, how) if accurate else published.solve(refuse_infeasible(problem), how)
+    found = _solve(problem, how) if stop == "accurate" else published.solve(refuse_infeasible(problem), how)
     if where == "host":
         problem = replace(found.problem, cost=cost, mask=mask).constant()
         found = moved(replace(found, problem=problem), cost.device)
-    if gradient == "none":
-        return found
-    plan = ImplicitPlan.apply(cost, found)
-    return replace(found, plan=plan, problem=replace(found.problem, cost=cost))
+    return found
 
 
 def _solve(problem: Problem, how: Settings) -> Transport:
