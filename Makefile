@@ -94,8 +94,11 @@ test: env ## run the tests of the package and of the book's tools
 test-all: engine ## run every test, the notebooks in a small size among them
 	@$(pytest)
 
-fuzz: env ## look for what is wrong in silence, ten minutes of random cases: MINUTES=60 SEED=7 ONLY=solvers
-	@"$(PY)" tools/fuzz.py $(call option,MINUTES) $(call option,SEED) $(call option,ONLY)
+fuzz: env ## draw new cases of every tested property for ten minutes: MINUTES=60 SEED=7 ONLY=damaged
+	@seed=$${SEED:-$$(od -An -N3 -tu4 /dev/urandom)}; seed=$$((seed)); end=$$(($$(date +%s) + 60 * $${MINUTES:-10})); \
+	while echo "seed $$seed" && "$(PY)" -m pytest tests -m fuzz -k "$${ONLY:-test}" -p no:cacheprovider \
+	--hypothesis-profile=fuzz --hypothesis-seed=$$seed; do \
+	[ $$(date +%s) -lt $$end ] || exit 0; seed=$$((seed + 1)); done; exit 1
 
 record: $(ENGINE) ## make the missing records of a grid: make record GRID=robust (LIST=1 shows the plan)
 	@"$(PY)" book/_ext/grid.py "$$GRID" $(grid_options)

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nclib import evaluation
@@ -100,7 +100,6 @@ def test_huge_finite_scores_are_fine():
 
 
 @pytest.mark.parametrize("ties", evaluation.TIES)
-@settings(max_examples=120, deadline=None)
 @given(case=score_matrices())
 def test_ranks_are_a_literal_sort(ties, case):
     S, p = case
@@ -160,7 +159,6 @@ def test_folds_are_blocks_averaged():
 # ---------------------------------------------------------------------------------------- true relevance
 
 
-@settings(max_examples=60, deadline=None)
 @given(case=score_matrices(), seed=st.integers(0, 2**32))
 def test_relevance_measures_are_the_literal_loops(case, seed):
     S, _ = case
@@ -207,7 +205,6 @@ def test_map_numbers():
     assert value(k=3) == pytest.approx(0.611111, abs=5e-7)
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     seed=st.integers(0, 2**32), multi=st.booleans(), k=st.sampled_from([None, 1, 4]), chunk=st.integers(1, 9),
     empty=st.sampled_from(["zero", "skip"]),

@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nclib import losses
@@ -113,7 +113,6 @@ def test_triplet_numbers():
 
 
 @pytest.mark.parametrize("ignored", [False, True])
-@settings(max_examples=30, deadline=None)
 @given(batch=batches())
 def test_soft_margin_triplet_is_the_nested_loop(ignored, batch):
     S, plan = batch
@@ -139,7 +138,6 @@ def test_rematch_number():
 
 
 @pytest.mark.parametrize("negatives", ["hardest", "mean", "sum"])
-@settings(max_examples=30, deadline=None)
 @given(batch=batches(), margin=st.floats(0, 1))
 def test_triplet_is_the_nested_loop(negatives, batch, margin):
     S, _ = batch
@@ -147,7 +145,6 @@ def test_triplet_is_the_nested_loop(negatives, batch, margin):
 
 
 @pytest.mark.parametrize("name", NAIVE)
-@settings(max_examples=30, deadline=None)
 @given(batch=batches(), tau=st.floats(0.05, 2))
 def test_softmax_losses_are_the_nested_loop(name, batch, tau):
     S, _ = batch
@@ -155,7 +152,6 @@ def test_softmax_losses_are_the_nested_loop(name, batch, tau):
 
 
 @pytest.mark.parametrize("name", TERMS)
-@settings(max_examples=30, deadline=None)
 @given(batch=batches(), tau=st.floats(0.05, 2), floor=st.sampled_from([1e-10, 1e-4]))
 def test_rematch_is_the_nested_loop(name, batch, tau, floor):
     S, plan = batch

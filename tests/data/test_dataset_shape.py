@@ -5,7 +5,7 @@ import pickle
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nclib.common.files import write_atomically
@@ -33,7 +33,6 @@ def make_split(n=3, each=2, **changes):
 texts = st.lists(st.lists(st.sampled_from("abcdefgh"), max_size=9).map(" ".join), min_size=1, max_size=20)
 
 
-@settings(deadline=None)
 @given(texts, st.data())
 def test_batch_equals_padding_one_by_one(strings, data):
     captions = make_captions(strings)
@@ -48,7 +47,6 @@ def test_batch_equals_padding_one_by_one(strings, data):
         assert np.array_equal(row, np.pad(ids, (0, width - len(ids))))
 
 
-@settings(deadline=None)
 @given(texts, st.data())
 def test_take_and_text_keep_the_strings(strings, data):
     captions = make_captions(strings)

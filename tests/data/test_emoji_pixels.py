@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nclib.data import load
@@ -50,7 +50,6 @@ def test_pictures_equal_plain_blending(painter, scenes):
         assert difference.max() < 20  # edges of target pixels are rounded to 1/16 pixel
 
 
-@settings(max_examples=25, deadline=None)
 @given(st.integers(0, 82), st.integers(0, 82), st.integers(14 * 16, 96 * 16), st.integers(0, 2**32 - 1))
 def test_crops_equal_an_average_over_sixteenths(x, y, side, seed):
     side = min(side, (96 - max(x, y)) * 16)

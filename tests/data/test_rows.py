@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import nclib
@@ -47,7 +47,6 @@ slices = st.builds(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(cuts=st.lists(slices, max_size=3), data=st.data())
 def test_any_rows_of_any_slice_are_those_of_the_array(path, array, cuts, data):
     rows = RowFile(path)

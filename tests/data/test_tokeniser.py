@@ -1,7 +1,7 @@
 """The tokeniser against hand-cut captions, and on any text."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nclib.data.tokeniser import tokenise
@@ -42,7 +42,6 @@ def test_captions_are_cut_as_by_hand(text):
     assert tokenise(text) == CASES[text].split()
 
 
-@settings(deadline=None)
 @given(st.lists(st.from_regex(r"[a-z]{3,8}", fullmatch=True), max_size=12))
 def test_plain_words_pass_unchanged_apart_from_the_final_stop(words):
     plain = [w for w in words if w not in ("cannot", "gimme", "gonna", "gotta", "lemme", "wanna")]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nclib.noise import PUBLISHED, Mismatch
@@ -16,7 +16,6 @@ TRUE = np.repeat(np.arange(N_IMAGES), P)
 # ------------------------------------------------------------------------------------------------- drawing
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     n=st.integers(2, 60), p=st.integers(1, 5), thousandths=st.integers(0, 1000), seed=st.integers(0, 2**32)
 )

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nclib import noise
@@ -246,7 +246,6 @@ class TestBoth:
         with pytest.raises(ValueError, match=words):
             MIXTURES[name]().fit(x)
 
-    @settings(max_examples=60, deadline=None)
     @given(data=st.lists(st.floats(-1e6, 1e6, allow_nan=False, width=32), min_size=4, max_size=40))
     def test_any_finite_data_gives_probabilities(self, name, data):
         x = np.array(data)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import nclib.ot
@@ -66,7 +66,6 @@ def test_two_numeric_paths_agree(shape, reg):
         assert (t.plan - ways[-1].plan).abs().sum() < 1e-7
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
 @given(st.integers(0, 10_000), st.integers(2, 9), st.integers(2, 9), st.floats(0.05, 0.95), st.booleans())
 def test_feasible_and_close_to_the_linear_program(seed, n, m, share, holes):
     cost, p, q, mask = random_problem(seed, n, m, holes=holes)
@@ -81,7 +80,7 @@ def test_feasible_and_close_to_the_linear_program(seed, n, m, share, holes):
         assert t.plan.isfinite().all()
         assert (t.plan >= 0).all()
         assert (t.plan[~mask] == 0).all()
-        assert (t.plan.sum(1) <= p * (1 + 1e-9) + 1e-9).all()
+        assert (t.plan.sum(1) <= p + 2e-8).all()
         assert (t.plan.sum(0) <= q + 2e-8).all()
         assert t.mass_error.item() < 1e-8
         gaps.append((t.value - exact.value).item())

@@ -2,7 +2,11 @@
 
 from typing import Any
 
-from nclib.runs import Record
+import numpy as np
+import torch
+
+from nclib.common.files import digest
+from nclib.runs import Record, checkpoint
 from nclib.runs.record import RECALLS
 
 SMALL: dict[str, Any] = {
@@ -56,3 +60,14 @@ def made(name: str = "r", seed: int = 0, rsum: float = 300.0, **parts: Any) -> R
     for part, values in parts.items():
         setattr(record, part, {**getattr(record, part), **values} if isinstance(values, dict) else values)
     return record
+
+
+def fact(value: Any) -> Any:
+    """Return what is compared of a value: arrays and tensors by their digests, without times."""
+    if isinstance(value, torch.Tensor):
+        return checkpoint.digest({"": value})
+    if isinstance(value, np.ndarray):
+        return digest(value)
+    if isinstance(value, dict):
+        return {str(k): fact(v) for k, v in value.items() if not str(k).endswith("seconds")}
+    return [fact(v) for v in value] if isinstance(value, (list, tuple)) else repr(value)

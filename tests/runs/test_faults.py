@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import json
+import random
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+from small import fact
 
 import nclib
 from nclib.common.lock import sole_writer
+from nclib.runs import checkpoint, epoch_arrays
 from nclib.runs.pair_trainer import PairTrainer
 from nclib.runs.record import Record
 
@@ -39,41 +46,70 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Record:
     return nclib.run("l2rm", out=str(tmp_path_factory.mktemp("undisturbed")), **RUN)
 
 
-def python(script: str, *words: str) -> tuple[int, str]:
+def python(script: str, *words: str, run: dict[str, Any] = RUN) -> tuple[int, str]:
     """Run a script in a process of its own; return its status and what it printed."""
-    head = f"import os, resource, signal, sys, time, nclib\nRUN = {RUN!r}\n"
+    head = f"import os, resource, signal, sys, time, nclib\nRUN = {run!r}\n"
     command = [sys.executable, "-c", head + script, *words]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
     return done.returncode, done.stdout
 
 
 KILLED = """
-import random
-draw = random.Random(0)
-nclib.run("l2rm", out=sys.argv[1] + "/first", **RUN)  # imports what a run needs
+out, method, *moments = sys.argv[1:]
+nclib.run(method, out=out + "/first", **RUN)  # imports what a run needs
 begun = time.monotonic()
-nclib.run("l2rm", out=sys.argv[1] + "/timed", **RUN)
+nclib.run(method, out=out + "/alone", **RUN)
 whole = time.monotonic() - begun
 killed = 0
-for _ in range(20):
+for moment in map(float, moments):
     child = os.fork()
     if child == 0:
-        nclib.run("l2rm", out=sys.argv[1], **RUN)
+        nclib.run(method, out=out + "/killed", **RUN)
         os._exit(0)
-    time.sleep(draw.uniform(0, 0.4 * whole))
+    time.sleep(moment * whole)
     os.kill(child, signal.SIGKILL)
-    _, status = os.waitpid(child, 0)
-    killed += os.WIFSIGNALED(status)
+    killed += os.WIFSIGNALED(os.waitpid(child, 0)[1])
+nclib.run(method, out=out + "/killed", **RUN)
 print(killed)
 """
+SHORT = {"epochs": 3, "batch_size": 16, "progress": False}
+PAIRS = {**SHORT, "dataset": "planted", "model": "vse", "mrate": 0.4, "data_options": {"n_train": 48}}
+EQUAL = {"n_train": 400, "image_dim": 100, "text_dim": 100}  # of one width, as the zero-shot row asks
+LABELS = {**SHORT, "dataset": "planted_category", "noise_rate": 0.4, "data_options": EQUAL}
+
+
+def left(out: Path) -> object:
+    """All numbers of the run in a folder but its times: record, checkpoint, arrays of epochs."""
+    (path,) = out.glob("*/record.json")
+    saved = checkpoint.load(path.with_name("checkpoint.safetensors"))
+    assert not list(out.rglob("*.part"))
+    record, arrays = Record.load(path), epoch_arrays(path.parent)
+    return fact([record.metrics, record.curves, record.diagnostics, record.best_epoch, saved, arrays])
 
 
 @pytest.mark.exhaustive
 @pytest.mark.slow
-def test_a_run_killed_twenty_times_ends_as_if_nothing_had_been(tmp_path: Path, undisturbed: Record) -> None:
-    status, said = python(KILLED, str(tmp_path))
+def test_a_run_killed_twenty_times_ends_as_if_nothing_had_been(tmp_path: Path) -> None:
+    draw = random.Random(0)
+    status, said = python(KILLED, str(tmp_path), "l2rm", *(f"{draw.uniform(0, 0.4)}" for _ in range(20)))
     assert (status, int(said) >= 1) == (0, True)  # the last ones may find the run finished
-    assert numbers(nclib.run("l2rm", out=str(tmp_path), **RUN)) == numbers(undisturbed)
+    assert left(tmp_path / "killed") == left(tmp_path / "alone")
+
+
+@pytest.mark.exhaustive
+@pytest.mark.slow
+@settings(max_examples=max(1, settings.default.max_examples // 50), phases=[Phase.generate])
+@given(st.integers(0, 2**32 - 1))
+def test_a_killed_run_of_any_method_ends_as_if_nothing_had_been(seed: int) -> None:
+    draw = random.Random(seed)
+    pairs = list(nclib.methods.available())
+    method = draw.choice([*pairs, *nclib.label_noise.available()])
+    own = {"warmup_epochs": int(method not in ("rcl", "crcl", "gsc", "gsc_plus"))}
+    how = (PAIRS if method in pairs else LABELS) | (own if method in (*pairs, "uot_rcl") else {})
+    moments = [f"{draw.uniform(0, 0.7)}" for _ in range(3)]
+    with tempfile.TemporaryDirectory() as folder:
+        assert python(KILLED, folder, method, *moments, run=how)[0] == 0
+        assert left(Path(folder, "killed")) == left(Path(folder, "alone"))
 
 
 KILLED_WRITING = """
