@@ -20,7 +20,7 @@ JUPYTER_BOOK = "$(PY)" -c 'from jupyter_book.cli.main import main; main()'
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help env engine data book live demo html test test-all fuzz lint record paper versions ecosystem bench gpu wheel clean distclean
+.PHONY: help env engine data book live demo html test test-all fuzz lint record paper lock ecosystem bench gpu wheel clean distclean
 
 help: ## list these commands
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
@@ -103,8 +103,12 @@ fuzz: env ## draw new cases of every tested property for ten minutes: MINUTES=60
 record: $(ENGINE) ## make the missing records of a grid: make record GRID=robust (LIST=1 shows the plan)
 	@"$(PY)" book/_ext/grid.py "$$GRID" $(grid_options)
 
-versions: env ## try the wheel alone with the newest allowed versions: make versions PYTHONS="python3.12 python3.13"
-	@"$(PY)" tools/versions.py $(PYTHONS)
+UV ?= uv
+LOCKS = book/requirements.lock book/cuda.lock book/grids/requirements.lock
+lock: ## write the digests of every pinned version into the lock files, by uv: make lock UV=/path/to/uv
+	@for file in $(LOCKS); do { grep '^#' $$file; echo; sed -n 's/^\([^# ]*==[^ ]*\).*/\1/p' $$file | \
+	"$(UV)" pip compile - --no-deps --generate-hashes --no-annotate --no-header --quiet; } > $$file.new && \
+	mv $$file.new $$file || exit 1; done
 
 ecosystem: env ## try the audit with cleanlab's Datalab and the library datasets, in an environment of their own
 	@"$(PY)" tools/ecosystem.py
@@ -129,8 +133,10 @@ lint: env ## ruff, mypy, banned phrases, and notebooks without outputs
 	@"$(PY)" tools/prose.py
 	@"$(PY)" -m nbstripout --keep-id --verify notebooks/*.ipynb
 
-wheel: env ## build the wheel and, beside it, its bill of materials (SBOM, CycloneDX), into dist
-	@"$(PY)" tools/make_wheel.py dist
+wheel: env ## build the wheel into dist
+	@rm -rf build # what an earlier build copied
+	@"$(PY)" -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist .
+	@rm -rf build; ls dist/*.whl
 
 clean: ## remove the built pages, the live run and caches
 	rm -rf _build book/live .pytest_cache .ruff_cache .mypy_cache .hypothesis
