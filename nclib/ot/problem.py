@@ -132,8 +132,10 @@ def check_kinds(cost: Tensor, mask: Tensor | None) -> None:
             raise ValueError(f"mask of shape {tuple(mask.shape)} does not fit cost of {tuple(cost.shape)}")
 
 
-def check_cost(cost: Tensor, mask: Tensor | None, reg: float) -> None:
+def check_cost(cost: Tensor, mask: Tensor | None, reg: float) -> tuple[float, float]:
     """Refuse a cost or a mask of the wrong kind, and costs that ``reg`` cannot resolve.
+
+    Returns the smallest and largest cost; that of forbidden entries may count.
 
     Parameters
     ----------
@@ -151,10 +153,11 @@ def check_cost(cost: Tensor, mask: Tensor | None, reg: float) -> None:
     """
     check_kinds(cost, mask)
     limit = reg / EPSILON if reg else math.inf  # exponents of larger costs hold no information
-    largest = _largest(cost.detach())
-    if mask is not None and not largest < limit:
-        largest = _largest(cost.detach().where(mask, 0.0))
-    if not math.isfinite(largest):
+    low, high = lowest_and_highest(cost)
+    if mask is not None and not max(-low, high) < limit:
+        low, high = lowest_and_highest(cost.detach().where(mask, 0.0))
+    largest = max(-low, high)
+    if not math.isfinite(high - low):
         raise ValueError(
             "cost has NaN or infinite values where transport is allowed; "
             "forbid an entry with mask=False instead"
@@ -164,12 +167,13 @@ def check_cost(cost: Tensor, mask: Tensor | None, reg: float) -> None:
             f"reg={reg:g} is below the rounding of costs of up to {largest:g}, so no plan can be found; take "
             f"at least {largest * EPSILON * 1e4:.1g}, or solve without entropy (partial_exact, exact)"
         )
+    return low, high
 
 
-def _largest(cost: Tensor) -> float:
-    """Largest absolute entry; not finite if any entry is not."""
-    low, high = (float(x) for x in cost.aminmax())
-    return max(-low, high) if math.isfinite(low) and math.isfinite(high) else math.nan
+def lowest_and_highest(x: Tensor) -> tuple[float, float]:
+    """Return the smallest and the largest entry; one is not finite if any entry is not."""
+    low, high = x.detach().aminmax()
+    return float(low), float(high)
 
 
 def check_choice(name: str, value: Any, allowed: Collection[str]) -> None:

@@ -1,6 +1,7 @@
 """Many small problems with a fixed number of Sinkhorn passes, differentiable throughout.
 
-:func:`scaling_plan` and :func:`transport_plans` give plans by ordinary operations. :func:`transport_scores`
+:func:`scaling_plan` and :func:`transport_plans` give plans by ordinary operations; on a CPU the former leaves
+plans and first derivatives to :mod:`nclib.ot.small_cpu` where the precision holds. :func:`transport_scores`
 gives the similarity that the plans of all pairs of images and captions collect. On a CPU it keeps no plan:
 one autograd node that holds the similarities and the T pairs of scaling vectors, computes the kernel again in
 the backward pass and runs the vector recursions in reverse, block by block in the cache. Its tensors have the
@@ -18,7 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nclib.ot.problem import check_choice, check_cost, check_reg, weights
+from nclib.ot import small_cpu
+from nclib.ot.problem import check_choice, check_cost, check_reg, lowest_and_highest, weights
 
 #: The constant in the sums of each loop: that of OMIT's official code, and none.
 LOOPS = {"released": 1e-6, "log": 0.0}
@@ -32,12 +34,16 @@ DEEPEST = {torch.float32: -86.0, torch.float64: -700.0}
 DIRECT = {torch.float32: 80.0, torch.float64: 600.0}
 #: Widest range of exponents of a kernel that keeps them all: second derivatives divide by its cubes.
 SPAN = {torch.float32: 25.0, torch.float64: 200.0}
+#: Widest range of exponents that the NumPy path, which gives no second derivatives, takes.
+FIRST = {torch.float32: 75.0, torch.float64: 200.0}
 #: Logarithm in place of minus infinity, whose gradients would not be numbers.
 NEVER = -1e30
 #: Largest difference between the totals of p and q, relative to them.
 TOTALS = 1e-4
 #: NumPy's products can report floating-point flags that another library left behind.
 QUIET = np.errstate(all="ignore")
+
+Bounds = tuple[float, float]  # the smallest and the largest similarity that is allowed
 
 
 class Spec(NamedTuple):
@@ -101,44 +107,47 @@ def scaling_plan(
     tensor([0.5000, 0.5000], dtype=torch.float64)
     """
     reg = check_reg(reg)
-    check_cost(similarity, mask, reg)
+    low, high = check_cost(similarity, mask, reg)
     if isinstance(passes, bool) or not isinstance(passes, int) or passes < 1:
         raise ValueError(f"passes must be a positive integer, got {passes!r}")
     check_choice("loop", loop, LOOPS)
     *batch, n, m = similarity.shape
-    uniform = weights(None, None, similarity, mask, valid_only=True)
-    p = uniform[0] if p is None else _side(p, "p", (*batch, n))
-    q = uniform[1] if q is None else _side(q, "q", (*batch, m))
+    if p is None or q is None:
+        rows, columns = weights(None, None, similarity, mask, valid_only=True)
+        p, q = rows if p is None else p, columns if q is None else q
+    (p, far_p), (q, far_q) = _side(p, "p", (*batch, n)), _side(q, "q", (*batch, m))
     sums = [x.detach().sum(-1) for x in (p, q)]
     off = (sums[0] - sums[1]).abs_().sub_(sums[0], alpha=TOTALS)
     if off.numel() and float(off.max()) > 0:
         totals = (float(x.flatten()[int(off.argmax())]) for x in sums)
         raise ValueError("p sums to {:.6g} but q to {:.6g}; make the totals equal".format(*totals))
-    seen = similarity.detach() if mask is None else similarity.detach().where(mask, 0.0)
-    low, high = (float(x) for x in seen.aminmax())
-    far = _spread(p) + _spread(q)
+    if mask is not None:
+        low, high = lowest_and_highest(similarity.detach().where(mask, 0.0))
+    spec, bounds, far = Spec(reg, passes, LOOPS[loop]), (low, high), far_p + far_q
+    dtype = _fitting(similarity, mask, spec, bounds, far) if similarity.device.type == "cpu" else None
+    if dtype is not None:
+        return _plans_in_numpy(similarity, p, q, mask, spec, bounds, dtype)
     if far > SPAN[similarity.dtype]:  # scalings of weights so far apart have the range of such a kernel
         high += reg * far
-    return _plans(similarity, p, q, mask, Spec(reg, passes, LOOPS[loop]), (low, high))
+    return _plans(similarity, p, q, mask, spec, (low, high))
 
 
-def _spread(weight: Tensor) -> float:
-    """Logarithm of the largest weight over the smallest above 0."""
-    found = weight.detach().double()
-    found = found[found > 0]
-    return math.log(float(found.max() / found.min())) if len(found) else 0.0
+def _side(weight: Tensor, name: str, shape: tuple[int, ...]) -> tuple[Tensor, float]:
+    """Return weights of a scaling plan in full shape, after a check, and how far they are apart.
 
-
-def _side(weight: Tensor, name: str, shape: tuple[int, ...]) -> Tensor:
-    """Return weights of a scaling plan in full shape, after a check."""
+    That is the logarithm of the largest over the smallest above 0.
+    """
     if not isinstance(weight, Tensor) or not weight.is_floating_point():
         kind = weight.dtype if isinstance(weight, Tensor) else type(weight).__name__
         raise TypeError(f"{name} must be a floating tensor, got {kind}")
-    low, high = (float(x) for x in weight.detach().aminmax()) if weight.numel() else (0.0, 0.0)
+    low, high = lowest_and_highest(weight) if weight.numel() else (0.0, 0.0)
     if not (low >= 0 and high < math.inf):
         raise ValueError(f"{name} must be finite and not negative")
+    if low == 0.0 < high:
+        low = float(weight.detach().where(weight > 0, torch.inf).min())
     try:
-        return weight if weight.shape == shape else weight.expand(shape)
+        full = weight if weight.shape == shape else weight.expand(shape)
+        return full, math.log(high / low) if high > low else 0.0
     except RuntimeError:
         raise ValueError(f"{name} of shape {tuple(weight.shape)} does not fit {shape}") from None
 
@@ -216,9 +225,7 @@ def _step_back(
 # -- plans, by ordinary operations ---------------------------------------------------------------------------
 
 
-def _plans(
-    s: Tensor, p: Tensor, q: Tensor, mask: Tensor | None, spec: Spec, bounds: tuple[float, ...]
-) -> Tensor:
+def _plans(s: Tensor, p: Tensor, q: Tensor, mask: Tensor | None, spec: Spec, bounds: Bounds) -> Tensor:
     """Plans (..., n, m) of similarities between ``bounds``; weights (..., n) and (..., m), 0 at padding."""
     # Plan: the kernel in the given precision, or in float64, where no exponent is lost; else the logarithms.
     # The constant of the official loop outweighs what float64 loses.
@@ -316,6 +323,83 @@ def _shifts(x: Tensor, valid: Tensor, epsilon: float) -> tuple[Tensor, Tensor | 
 def _reach(top: Tensor, lam: float) -> Tensor:
     """Weight of the constant beside the kernel's total after the shift: exp(1 / lambda - top)."""
     return (1 / lam - top).clamp_max(80.0 if top.dtype == torch.float32 else 650.0).exp()
+
+
+# -- plans, in NumPy -----------------------------------------------------------------------------------------
+
+
+def _fitting(s: Tensor, mask: Tensor | None, spec: Spec, bounds: Bounds, far: float) -> torch.dtype | None:
+    """Precision in which NumPy makes plans of similarities between ``bounds``; None where none holds them.
+
+    ``far`` is the range of the weights. Exponents of the scalings have the range of both; where a mask may
+    leave no plan at all, they grow with every pass. The official loop's kernel is divided by the constant
+    at least.
+    """
+    low, high = bounds
+    span = (high - low) / spec.lam
+    if spec.epsilon:
+        span = max(span, (1 - low) / spec.lam + math.log(spec.epsilon))
+    span += far if mask is None else spec.passes * (far + math.log(max(s.shape[-2:])))
+    return next((x for x in (s.dtype, torch.float64) if span <= FIRST[x]), None)
+
+
+def _plans_in_numpy(
+    s: Tensor, p: Tensor, q: Tensor, mask: Tensor | None, spec: Spec, bounds: Bounds, dtype: torch.dtype
+) -> Tensor:
+    """What :func:`_plans` gives. A node is made only for gradients: it costs as much as one problem."""
+    given = s.dtype
+    s, p, q = s.to(dtype), p.to(dtype), q.to(dtype)
+    if torch.is_grad_enabled() and (s.requires_grad or p.requires_grad or q.requires_grad):
+        plan: Tensor = _ScalingPlan.apply(s, p, q, mask, spec, bounds)
+    else:
+        problems, loop = _in_numpy(s, p, q, mask, spec, bounds)
+        plan = torch.from_numpy(small_cpu.plans(problems, loop)).view(s.shape)
+    return plan.to(given)
+
+
+def _in_numpy(
+    s: Tensor, p: Tensor, q: Tensor, mask: Tensor | None, spec: Spec, bounds: Bounds
+) -> tuple[small_cpu.Problems, small_cpu.Loop]:
+    """State the problems of :func:`_plans` as arrays; a row or column that nothing can reach weighs 0."""
+    n, m = s.shape[-2:]
+    allowed = None
+    if mask is not None:
+        valid = (p > 0).unsqueeze(-1) & (q > 0).unsqueeze(-2) & mask
+        p, q, allowed = p * valid.any(-1), q * valid.any(-2), valid.view(-1, n, m).numpy()
+    sides = s.reshape(-1, n, m), p.reshape(-1, n), q.reshape(-1, m)
+    similarities, rows, columns = (x.detach().numpy() for x in sides)
+    return small_cpu.Problems(similarities, rows, columns, allowed), small_cpu.Loop(*spec, bounds[1])
+
+
+class _ScalingPlan(torch.autograd.Function):
+    """The plans of :func:`_plans` and their first derivatives, in NumPy."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, s: Tensor, p: Tensor, q: Tensor, mask: Tensor | None, spec: Spec, bounds: Bounds
+    ) -> Tensor:
+        problems, loop = _in_numpy(s, p, q, mask, spec, bounds)
+        us, vs = (np.empty((spec.passes, *w.shape), w.dtype) for w in (problems.p, problems.q))
+        ctx.scalings = us, vs
+        ctx.save_for_backward(s, p, q, mask)
+        ctx.settings = spec, bounds
+        return torch.from_numpy(small_cpu.plans(problems, loop, us, vs)).view(s.shape)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        s, p, q, mask = ctx.saved_tensors
+        needs = ctx.needs_input_grad[:3]
+        if torch.is_grad_enabled():  # the gradient itself is to be differentiated
+            plan = _plans(s, p, q, mask, *ctx.settings)
+            wanted = [x for x, need in zip((s, p, q), needs, strict=True) if need]
+            given = iter(torch.autograd.grad(plan, wanted, grads[0], create_graph=True))
+            return (*(next(given) if need else None for need in needs), None, None, None)
+        problems, loop = _in_numpy(s, p, q, mask, *ctx.settings)
+        grad = grads[0].reshape(problems.s.shape).numpy(force=True)
+        us, vs = ctx.scalings
+        found = small_cpu.gradients(problems, loop, us, vs, grad)
+        back = [torch.from_numpy(x).view(of.shape) for x, of in zip(found, (s, p, q), strict=True)]
+        return (*(x if need else None for x, need in zip(back, needs, strict=True)), None, None, None)
 
 
 # -- scores of all pairs, by a node --------------------------------------------------------------------------

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 import nclib.ot
+from nclib.ot import small, small_cpu
 
 
 def naive(s, mask, reg, passes, loop, p=None, q=None):
@@ -140,6 +141,53 @@ def test_exact_scaling_keeps_weights_that_are_far_apart(dtype, orders):
         got = nclib.ot.scaling_plan(s, reg=reg, passes=5, p=p, q=q, mask=mask)
         want = naive(s.double(), mask, reg, 5, "log", p.double(), q.double())
         torch.testing.assert_close(got.double(), want, rtol=1e-4, atol=1e-9)
+
+
+@pytest.fixture
+def in_numpy(monkeypatch):
+    """The precisions in which problems went to NumPy, in a list."""
+    found, run = [], small_cpu.plans
+
+    def noted(problems, *rest):
+        found.append(problems.s.dtype)
+        return run(problems, *rest)
+
+    monkeypatch.setattr(small_cpu, "plans", noted)
+    return found
+
+
+@pytest.mark.parametrize("loop", ["log", "released"])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("passes", [1, 4])
+def test_numpy_gives_the_formula_and_its_derivatives_in_chunks(
+    loop, weighted, masked, passes, monkeypatch, in_numpy
+):
+    monkeypatch.setattr(small_cpu, "CHUNK_ENTRIES", 2 * 6 * 5)  # two problems a chunk
+    s, mask, pull = ragged(6)
+    g = torch.Generator().manual_seed(6)
+    p, q = (torch.rand(7, size, generator=g, dtype=torch.float64) for size in (6, 5))
+    if masked:
+        p, q = p * mask.any(-1), q * mask.any(-2)
+        mask[0, 0] = False  # a row with weight and without an entry
+        s = torch.where(mask, s, torch.nan)
+    else:
+        q[:, -1] = 0  # padding
+    p, q = (x / x.sum(-1, keepdim=True) for x in (p, q))
+    given = {"p": p, "q": q} if weighted else {}
+    options = {"reg": 0.05, "passes": passes, "loop": loop, "mask": mask if masked else None}
+    found = []
+    for limits in (small.FIRST, dict.fromkeys(small.FIRST, -1.0)):  # by NumPy, by the formula
+        monkeypatch.setattr(small, "FIRST", limits)
+        sides = [x.clone().requires_grad_() for x in (s, *given.values())]
+        plan = nclib.ot.scaling_plan(sides[0], **options, **dict(zip(given, sides[1:], strict=True)))
+        first = torch.autograd.grad((plan * pull).sum(), sides, retain_graph=True)
+        again = torch.autograd.grad((plan * pull).sum(), sides, create_graph=True)
+        second = torch.autograd.grad(sum((x**2).sum() for x in again), sides)
+        found.append([plan.detach(), *first, *second])
+    assert in_numpy == [np.float64]
+    for mine, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-8, atol=1e-10)
 
 
 @pytest.mark.parametrize("loop", ["log", "released"])
