@@ -41,8 +41,8 @@ class Keep:
 
     Parameters
     ----------
-    every, last : sequence of str
-        Names of kept arrays: of all training epochs, and of the last one alone.
+    every, ends, last : sequence of str
+        Names of kept arrays: of all training epochs, of the first and the last, and of the last one alone.
     weights : bool
         Whether a figure needs the trained networks.
     own : bool
@@ -50,17 +50,20 @@ class Keep:
     """
 
     every: tuple[str, ...] = ()
+    ends: tuple[str, ...] = ()
     last: tuple[str, ...] = ()
     weights: bool = False
     own: bool = False
 
     def arrays(self, kept: Mapping[int, Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
         """Return the arrays to store, by ``epoch/name``, floats of 64 bits as 32."""
+        epochs = {name: {*kept} for name in self.every} | {name: {min(kept), max(kept)} for name in self.ends}
+        epochs |= {name: {max(kept)} for name in self.last}
         return {
             f"{epoch}/{name}": value.astype(np.float32) if value.dtype == np.float64 else value
             for epoch, arrays in kept.items()
             for name, value in arrays.items()
-            if name in self.every or (name in self.last and epoch == max(kept))
+            if epoch in epochs.get(name, ())
         }
 
 
@@ -69,8 +72,8 @@ def declared(chapter: str) -> Keep:
     import yaml
 
     keep = yaml.safe_load((DEMO / "demo.yml").read_text("utf8"))[chapter]
-    every, last = (tuple(keep.get(name, ())) for name in ("every", "last"))
-    return Keep(every, last, keep.get("weights", False), keep.get("own", False))
+    every, ends, last = (tuple(keep.get(name, ())) for name in ("every", "ends", "last"))
+    return Keep(every, ends, last, keep.get("weights", False), keep.get("own", False))
 
 
 def store(record: Record, folder: Path, keep: Keep) -> None:

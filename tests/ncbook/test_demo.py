@@ -26,7 +26,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[nclib.Record, Path]:
     folder = tmp_path_factory.mktemp("demo")
     record = trained("ncr", "train", out=folder / "runs", progress=False, **GIVEN)
     timed(record, "steps", lambda: {"ms": 1.5})
-    store(record, folder / "demo/ncr/one", Keep(("loss",), ("p_clean",), weights=True))
+    store(record, folder / "demo/ncr/one", Keep(("loss",), last=("p_clean",), weights=True))
     return record, folder / "demo"
 
 
