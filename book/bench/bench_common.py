@@ -124,7 +124,7 @@ def in_own_process(file: str, *words: str) -> Any:
 def machine() -> dict[str, Any]:
     """Hardware and versions, so that a number can be read years later."""
     versions = {}
-    for name in ("nclib", "torch", "numpy", "scipy", "pot", "geomloss", "ott-jax", "jax"):
+    for name in ("nclib", "torch", "numpy", "scipy", "pot", "geomloss", "mdot-tnt", "ott-jax", "jax"):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions[name] = importlib.metadata.version(name)
     return {
