@@ -439,6 +439,9 @@ def solve(problem: Problem, buffers: Buffers, how: Settings) -> list[int]:
             used = allowed if rows.all() and cols.all() else allowed & rows[:, None] & cols
             rows &= used.any(1)
             cols &= used.any(0)
+        if not rows.any():  # no entry at all: infeasible
+            left.append(i)
+            continue
         whole = bool(rows.all() and cols.all())
         if not whole:
             c, p, q = c[rows][:, cols], p[rows], q[cols]

@@ -18,9 +18,10 @@ class ImplicitPlan(torch.autograd.Function):
     def forward(ctx: Any, cost: Tensor, solved: Transport) -> Tensor:
         potentials = solved.potentials
         assert potentials is not None
-        ctx.save_for_backward(solved.plan, potentials.f, potentials.g, potentials.f_slack, potentials.g_slack)
+        plan = solved.plan.clone()  # saved as the output, which carries the graph of second derivatives
+        ctx.save_for_backward(plan, potentials.f, potentials.g, potentials.f_slack, potentials.g_slack)
         ctx.problem = solved.problem
-        return solved.plan.clone()
+        return plan
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
@@ -35,19 +36,25 @@ class ImplicitPlan(torch.autograd.Function):
 def _adjoint(problem: Problem, potentials: Potentials, plan: Tensor, flow: Tensor) -> tuple[Tensor, Tensor]:
     """Multipliers (..., n), (..., m) of the marginal conditions; the dummies are eliminated with the rows.
 
-    Solves ``sum_j E_ij (u_i + v_j) = sum_j flow_ij`` and the same for columns on the extended plan E.
+    Solves ``sum_j E_ij (u_i + v_j) = sum_j flow_ij`` and the same for columns on the extended plan E. Second
+    derivatives see E as a function of the plan: what is not moved is the weight less what is.
     """
     reg = problem.reg
     n, m = plan.shape[-2:]
     left_p = ((potentials.f + potentials.g_slack.unsqueeze(-1)) / reg).exp()  # (..., n)
     left_q = ((potentials.g + potentials.f_slack.unsqueeze(-1)) / reg).exp()  # (..., m)
+    if torch.is_grad_enabled():  # the potentials are constants; the values stay
+        sums_p, sums_q = plan.sum(-1), plan.sum(-2)
+        has_p, has_q = (x.isfinite().unsqueeze(-1) for x in (potentials.g_slack, potentials.f_slack))
+        left_p = left_p - torch.where(has_p, sums_p - sums_p.detach(), 0.0)
+        left_q = left_q - torch.where(has_q, sums_q - sums_q.detach(), 0.0)
     whole = plan.new_zeros(*plan.shape[:-2], n + 1, m + 1)
     whole[..., :n, :m] = plan
     whole[..., :n, m], whole[..., n, :m] = left_p, left_q
     rows, cols = whole.sum(-1), whole.sum(-2)
     right_rows = torch.nn.functional.pad(flow.sum(-1), (0, 1))
     right_cols = torch.nn.functional.pad(flow.sum(-2), (0, 1))
-    inverse = torch.where(rows > 0, 1 / rows, 0.0)
+    inverse = torch.where(rows > 0, 1 / torch.where(rows > 0, rows, 1.0), 0.0)
     scaled = whole * inverse.unsqueeze(-1)
     system = torch.diag_embed(torch.where(cols > 0, cols, 1.0)) - whole.mT @ scaled
     system = system + (cols.sum(-1) / (m + 1) ** 2)[..., None, None]  # fixes the constant between u and v

@@ -66,3 +66,31 @@ def test_a_batch_equals_single_problems_and_float32_works(kind):
     (solve(kind, rough, p, q, mask, "implicit", tol=1e-6).plan * weight).sum().backward()
     assert rough.grad.dtype == torch.float32
     torch.testing.assert_close(rough.grad.double(), batch.grad, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("padded", [False, True])
+def test_second_derivatives_of_the_plan_by_finite_differences(kind, padded):
+    cost, p, q, mask = problem(3, 4, 3)
+    mask = torch.ones(4, 3, dtype=torch.bool)
+    mask[1, 2] = False
+    if padded:
+        p[2] = 0
+        p /= p.sum()
+
+    def plan(c):
+        return solve(kind, c, p, q, mask, "implicit", tol=1e-13).plan
+
+    assert torch.autograd.gradgradcheck(plan, cost.requires_grad_(), eps=1e-5, atol=1e-4, rtol=1e-4)
+    weight, along = (torch.rand(4, 3, generator=torch.Generator().manual_seed(k)).double() for k in (1, 2))
+
+    def first(c):
+        return torch.autograd.grad((plan(c) * weight).square().sum(), c, create_graph=True)[0]
+
+    (found,) = torch.autograd.grad((first(cost) * along).sum(), cost)
+    step = 1e-5
+    ahead, behind = (
+        first((cost + sign * step * along).detach().requires_grad_()).detach() for sign in (1, -1)
+    )
+    expected = (ahead - behind) / (2 * step)
+    assert (found - expected).norm() < 1e-6 * expected.norm()

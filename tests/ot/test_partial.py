@@ -265,3 +265,16 @@ def test_plans_hold_no_subnormal_numbers_and_the_caller_keeps_his_mode():
     few = ((plan > 0) & (plan < tiny)).sum()
     assert few == 0 or not supported
     assert ((plan == 0) & off).any()  # there would have been some
+
+
+@pytest.mark.parametrize("batch", [(), (2,)])
+@pytest.mark.parametrize("options", [{}, {"method": "log"}, {"stop": "published"}])
+def test_a_problem_without_any_allowed_entry_is_infeasible(batch, options):
+    cost, mask = torch.rand(*batch, 3, 4), torch.zeros(3, 4, dtype=torch.bool)
+    with pytest.raises(ValueError, match=r"mass 0\.5 is infeasible: at most 0 can be moved"):
+        nclib.ot.partial_sinkhorn(cost, 0.5, reg=0.1, mask=mask, **options)
+    if "stop" not in options:
+        p, q = torch.full((3,), 1 / 3), torch.full((4,), 1 / 4)
+        with pytest.raises(ValueError, match="infeasible: at most 0 can be moved"):
+            nclib.ot.sinkhorn(cost, p, q, reg=0.1, mask=mask, **options)
+    assert not nclib.ot.partial_sinkhorn(cost, 0.0, reg=0.1, mask=mask, **options).plan.any()
