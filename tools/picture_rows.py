@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 
 from nclib.common.files import digest
-from nclib.data.captions_table import one_line
+from nclib.common.row_writer import ConvertError, RowSource, some, write_rows
 from nclib.data.feature_files import PIXELS, Layout, pixel_layout
-from nclib.data.pictures import UnreadableError, open_picture
 from nclib.data.prepare import Plan, begin, finish, texts_of
-from nclib.data.row_writer import ConvertError, RowSource, some, write_rows
+from nclib.readers import UnreadableError, open_picture
+from nclib.readers.captions_table import one_line
 
 RECIPE = "bilinear squares, bicubic crops, 1"
 EACH = 5

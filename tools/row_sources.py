@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from nclib.common.row_writer import ConvertError, RowSource, some
 from nclib.data.feature_files import open_features, sentence
-from nclib.data.row_writer import ConvertError, RowSource, some
 from nclib.data.rows import RowFile
 
 COLUMNS = ("image_id", "image_w", "image_h", "num_boxes", "boxes", "features")

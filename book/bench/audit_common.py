@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -258,9 +257,7 @@ def cross_fitted(found: Material, noisy: Noisy, *, seed: int) -> tuple[Floats, F
     """
     if isinstance(found.captions, Captions):
         texts = [found.captions.text(int(row)) for row in noisy.caption]
-        with TemporaryDirectory() as made:
-            return crossfit(found.images, texts, noisy.image_of, np.ones(len(texts), bool),
-                            folder=Path(made), seed=seed, progress=False)  # fmt: skip
+        return crossfit(found.images, texts, noisy.image_of, np.ones(len(texts), bool), seed=seed)
     x, y = found.images - found.images.mean(0), found.captions[noisy.caption]
     y = y - y.mean(0)
     half = np.random.default_rng([seed, 3]).permutation(len(x)) % 2

@@ -1,4 +1,4 @@
-"""Embeddings of pairs: those given, by CLIP or SigLIP, or by a small model trained on the very pairs."""
+"""Embeddings of pairs: those given, by CLIP or SigLIP, or by a linear model of the very pairs."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from nclib.auditing.crossfit import crossfit
 from nclib.auditing.pairs import Pairs, what_is_wrong
 from nclib.common.checks import LARGEST, has_length, squares
-from nclib.common.extras import needed_by
+from nclib.common.extras import needed_by, require
 from nclib.common.files import cache_folder, content_digest, digest, write_atomically
 from nclib.common.npy import read_npy
-from nclib.data.pictures import AXES, CHANNELS, load_network, prepared, principal_axes
-from nclib.data.readers import Listing, UnreadableError, list_pairs
-from nclib.data.row_writer import RowSource, write_rows
+from nclib.common.row_writer import RowSource, write_rows
+from nclib.readers import Listing, UnreadableError, list_pairs
+from nclib.readers.network import CHANNELS, PACKAGES, load_network, mean_maps
 
 Array = NDArray[Any]
 Vectors = Callable[[list[Any]], Array]
@@ -39,7 +40,7 @@ def read_pairs(
 ) -> Pairs:
     """Read pairs, and embed them where they have no embeddings.
 
-    Embeddings of the source are taken unless a ``model`` is named. Without both, a small model is trained on
+    Embeddings of the source are taken unless a ``model`` is named. Without both, a linear model is fitted to
     the pairs, see :func:`nclib.auditing.crossfit.crossfit`: on the source's ``images`` if it has any, else
     on features of the pictures, which need the extra ``pictures``. Computed rows are kept in ``work`` under a
     name that changes with pictures, captions and model; a stopped command continues there.
@@ -47,15 +48,15 @@ def read_pairs(
     Parameters
     ----------
     source, **options
-        As for :func:`nclib.data.readers.list_pairs`, or a :class:`~nclib.data.readers.Listing`.
-        ``image_emb`` alone are features on which a small model is trained.
+        As for :func:`nclib.readers.list_pairs`, or a :class:`~nclib.readers.Listing`.
+        ``image_emb`` alone are features to which a linear model is fitted.
     model : path or str, optional
         CLIP or SigLIP in the layout of ``transformers``: a folder, or a name in the hub's cache. It replaces
         embeddings that the source has.
     work : path, optional
         Folder for embeddings, from which a stopped command continues; by default in nclib's cache.
     seed : int
-        Of training, where a model is trained.
+        Of the halves of the pairs, where a model is fitted.
     device : str
         Where networks run.
     progress : bool
@@ -77,15 +78,14 @@ def read_pairs(
         return _pairs(listing, listing.images, listing.captions)
     if (texts := listing.texts) is None:
         raise ValueError("there are no captions to read; give embeddings of pictures and captions")
-    with needed_by("an audit without embeddings of both pictures and captions"):
-        import torch
-
-        from nclib.auditing.crossfit import crossfit
-        from nclib.models.two_towers import TwoTowers
-        from nclib.runs.machine import choose_device
-    device = str(choose_device(device))
+    if model is None and listing.images is None:
+        require("an audit without embeddings of both pictures and captions", *PACKAGES)
     folder = Path(work).expanduser() if work is not None else cache_folder() / "audit"
     if model is not None:
+        with needed_by("an audit with a pretrained model"):
+            from nclib.common.device import choose_device
+            from nclib.models.two_towers import TwoTowers
+        device = str(choose_device(device))
         place = Path(model).expanduser()
         towers = TwoTowers(str(place if place.exists() else model), "model", device)
         stamp = towers.checksum()
@@ -102,25 +102,18 @@ def read_pairs(
     if listing.images is not None:
         listing, features = _sound(listing, np.asarray(listing.images))
     else:
-        network = load_network(device)
+        from nclib.common.device import choose_device
 
-        @torch.inference_mode()
-        def mean_maps(pictures: list[Any]) -> Array:
-            pixels = torch.from_numpy(np.stack([prepared(p) for p in pictures])).to(device)
-            maps: torch.Tensor = network.extract_features(pixels)  # type: ignore[operator]
-            return maps.mean((2, 3)).cpu().numpy()
-
-        source = _pictures(listing, mean_maps, CHANNELS, FEATURES)
+        device = str(choose_device(device))
+        vectors = mean_maps(load_network(device), device)
+        source = _pictures(listing, vectors, CHANNELS, FEATURES)
         features = _write(folder, "features", "reading the pictures", source)
         listing = _with_reasons(listing, features)
     usable = np.ones(len(listing.ids), bool)
     usable[list(listing.problems)] = False
     if not usable.any():
         raise ValueError(f"none of the {len(usable):,} pairs can be used; the first: {listing.problems[0]}")
-    if listing.images is None:
-        features = _on_axes(features)
-    by: dict[str, Any] = {"seed": seed, "device": device, "folder": folder, "progress": progress}
-    return _pairs(listing, *crossfit(features, texts, listing.image_of, usable, **by))
+    return _pairs(listing, *crossfit(features, texts, listing.image_of, usable, seed=seed))
 
 
 def _pairs(listing: Listing, images: Array, captions: Array) -> Pairs:
@@ -129,7 +122,7 @@ def _pairs(listing: Listing, images: Array, captions: Array) -> Pairs:
 
 
 def _sound(listing: Listing, features: Array) -> tuple[Listing, Array]:
-    """Return features in float32, zero where they cannot be trained on, and the listing with the reasons."""
+    """Return features in float32, zero where they are unsound, and the listing with the reasons."""
     total, good = squares(features), has_length(features)
     usual = float(np.median(total[good])) if good.any() else 0.0
     bad = ~(total <= min(FAR**2 * usual, LARGEST))
@@ -141,16 +134,6 @@ def _sound(listing: Listing, features: Array) -> tuple[Listing, Array]:
             wrong = f"{np.sqrt(total[picture] / usual):.3g} times as long as those of most pictures"
         problems.setdefault(row, f"the features of the picture are {wrong}")
     return replace(listing, problems=problems), np.where(bad[:, None], 0, features).astype(np.float32)
-
-
-def _on_axes(features: Array) -> Array:
-    """Return features on their principal axes; a picture that could not be read stays zero."""
-    good = features.any(1)
-    n_axes = min(AXES, int(good.sum()), features.shape[1])
-    mean, axes = principal_axes(features[good][:, None], n_axes)
-    result = np.zeros((len(features), n_axes), np.float32)
-    result[good] = (features[good] - mean) @ axes
-    return result
 
 
 def _with_reasons(listing: Listing, images: Array) -> Listing:

@@ -10,7 +10,7 @@ from nclib.auditing.pairs import Pairs
 from nclib.auditing.settle import Settled
 from nclib.auditing.share import Share
 from nclib.auditing.wording import quoted
-from nclib.data.row_writer import some
+from nclib.common.row_writer import some
 
 #: Share of pairs that repeat, from which this is the likely cause of a disagreement.
 NOTABLE = 0.01

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from nclib.auditing.pairs import Indices, Pairs
 from nclib.auditing.share import FEWEST_OF_KIND, Calibration, Curve, interval
 from nclib.common.checks import check_rows
-from nclib.data.readers.listing import text_of, told
+from nclib.readers.listing import text_of, told
 
 Array = NDArray[Any]
 

@@ -15,8 +15,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from nclib.common.checks import check_array, check_rows, check_within, has_length
-from nclib.data.pictures import MISSING, UnreadableError, open_picture, read_picture
-from nclib.data.readers import open_array
+from nclib.readers import open_array
+from nclib.readers.pictures import MISSING, UnreadableError, open_picture
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -146,10 +146,6 @@ class Pairs:
     def thumbnail(self, row: int, side: int) -> Image:
         """Return a small copy of a picture, or raise an UnreadableError."""
         return open_picture(self._found(row), side)
-
-    def content(self, row: int) -> tuple[bytes, str]:
-        """Return the bytes of a picture's file and its suffix, or raise an UnreadableError."""
-        return read_picture(self._found(row))
 
     def _found(self, row: int) -> Path | io.BytesIO:
         if self.file is not None:

@@ -25,7 +25,7 @@ from nclib.auditing.result import WRONG_FROM, Findings
 from nclib.auditing.wording import beginning, explained, percent, settings, verdict
 from nclib.common.extras import MissingExtraError, needed_by
 from nclib.common.files import digest, write_atomically
-from nclib.data.readers import UnreadableError
+from nclib.readers import UnreadableError
 
 HERE = Path(__file__).parent
 SUSPECTS, ASKED = 200, 60  # pairs on the page: the most suspicious, and those whose label teaches most

@@ -28,9 +28,9 @@ from nclib.auditing.spreadsheet import read_marks, to_csv, unguarded
 from nclib.common.checks import check_array, check_count
 from nclib.common.files import digest, replacing, write_atomically
 from nclib.common.version import VERSION
-from nclib.data.captions_table import one_line
 from nclib.noise import calibration as compare
 from nclib.noise import detection
+from nclib.readers.captions_table import one_line
 
 Array = NDArray[Any]
 COLUMNS = (

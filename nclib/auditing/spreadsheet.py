@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from nclib.data.captions_table import read_text
+from nclib.readers.captions_table import read_text
 
 #: What a spreadsheet takes for a formula; guarded text counts too, so that a guard can be taken off again.
 FORMULA = re.compile(r"'*[=+\-@＝＋－＠\t\r\n]")

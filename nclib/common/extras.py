@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 
 DISTRIBUTION = "noisy-correspondence"
 
@@ -48,6 +49,13 @@ def needs(what: str, package: str) -> MissingExtraError:
     MissingExtraError
     """
     return MissingExtraError(f"{what} needs {package}: {command(EXTRA_OF[package])}", name=package)
+
+
+def require(what: str, *packages: str) -> None:
+    """Raise the error of :func:`needs` for the first package that is missing; none is imported."""
+    for package in packages:
+        if find_spec(package) is None:
+            raise needs(what, package)
 
 
 @contextmanager

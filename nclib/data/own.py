@@ -17,19 +17,19 @@ import numpy as np
 
 from nclib.common.checks import beyond, check_count
 from nclib.common.files import cache_folder, digest
+from nclib.common.row_writer import RowSource
 from nclib.data.dataset import Dataset
 from nclib.data.feature_files import PathLike, Reading, read_manifest
 from nclib.data.region_features import MAX_WORDS, region_files
 from nclib.data.registry import register
-from nclib.data.row_writer import RowSource
 
 if TYPE_CHECKING:
-    from nclib.data.readers import Listing
+    from nclib.readers import Listing
 
 EMBEDDED = "embeddings as they are, 1"
 
 
-@register("own", summary="pairs of your own: a table, a folder, tars, embeddings; needs pairs=")
+@register("own", summary="pairs of your own: a table, a folder, embeddings; needs pairs=")
 def own(
     *,
     pairs: PathLike,
@@ -59,7 +59,7 @@ def from_pairs(
     seed: int = 0,
     max_words: int = MAX_WORDS,
 ) -> Dataset:
-    """Make a data set of pairs: a table, a folder, tars, embeddings, a DataFrame or a ``datasets`` object.
+    """Make a data set of pairs: a table, a folder, embeddings, a DataFrame or a ``datasets`` object.
 
     Embeddings of the pictures are their features, one region each. Without them the pictures go through the
     network of the extra ``pictures``, as ``nclib data prepare`` does it: 16 regions of up to 256 numbers.
@@ -68,7 +68,7 @@ def from_pairs(
     Parameters
     ----------
     source : path or object
-        As for :func:`nclib.data.readers.list_pairs`.
+        As for :func:`nclib.readers.list_pairs`.
     images : path, optional
         Folder of the pictures that a table names; by default the table's own.
     image_emb : path or ndarray, optional
@@ -91,7 +91,7 @@ def from_pairs(
     Raises
     ------
     ValueError, OSError
-        As :func:`nclib.data.readers.list_pairs`; also when there are no captions.
+        As :func:`nclib.readers.list_pairs`; also when there are no captions.
     ConvertError
         When a split has no pictures, or a picture is in two splits.
     ImportError
@@ -99,7 +99,7 @@ def from_pairs(
     """
     from filelock import FileLock
 
-    from nclib.data.readers import list_pairs
+    from nclib.readers import list_pairs
 
     check_count("seed", seed, low=0)
     check_count("max_words", max_words, low=1)
@@ -154,12 +154,12 @@ def _make(folder: Path, listing: Listing, each: int | None, seed: int) -> None:
     else:
         if listing.file is None:
             raise ValueError("there are neither pictures nor embeddings of them to train on")
-        network = pictures.load_network("cpu")
+        network = prepare.load_network("cpu")
 
         def opener(name: str) -> Any:
             return listing.open(row_of[name])
 
-        reasons = pictures.unreadable(opener, table.captions)
+        reasons = prepare.unreadable(opener, table.captions)
         plan = prepare.plan_own(table, reasons, each=each, seed=seed)
         made = prepare.on_axes(folder, plan, opener, listing.stamp(), network)
     said = [listing.problems.get(row) or reasons.get(names[of]) for row, of in enumerate(listing.image_of)]

@@ -20,17 +20,19 @@ import numpy as np
 
 from nclib.common.checks import check_choice, check_count
 from nclib.common.files import content_digest, digest, write_atomically
+from nclib.common.row_writer import ConvertError, RowSource, some, write_rows
 from nclib.data import pictures
-from nclib.data.captions_table import SPLITS, draw_splits, read_lists
 from nclib.data.feature_files import F8K, LAYOUTS, MANIFEST, build_words, read_manifest
 from nclib.data.flickr8k import summarise
-from nclib.data.pictures import MISSING, RECIPE, Opener
-from nclib.data.row_writer import ConvertError, RowSource, some, write_rows
+from nclib.data.pictures import RECIPE
+from nclib.data.split_lists import SPLITS, draw_splits, read_lists
+from nclib.readers.network import load_network
+from nclib.readers.pictures import MISSING, Opener, unreadable
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from nclib.data.readers import Listing
+    from nclib.readers import Listing
 
 EVERY = 2  # pictures of the training split whose cells determine the axes: every second one
 F8K_EACH = 5
@@ -107,7 +109,7 @@ def prepare(
     images : path
         Folder of the pictures; names in the table are relative to it.
     captions : path
-        Table of captions, or another source of :func:`nclib.data.readers.list_pairs`.
+        Table of captions, or another source of :func:`nclib.readers.list_pairs`.
     out : path
         Folder for ``{train,dev,test}_ims.npy``, float32 (pictures, 16, 256), ``{split}_caps.txt``,
         ``{split}_ids.txt`` and ``prepared.json``. Load it with ``nclib.data.load("f8k", root=out)``, or
@@ -137,9 +139,9 @@ def prepare(
     ImportError
         Without the extra ``pictures``.
     ValueError
-        For an unknown name; as :func:`nclib.data.readers.list_pairs`.
+        For an unknown name; as :func:`nclib.readers.list_pairs`.
     """
-    from nclib.data.readers import list_pairs
+    from nclib.readers import list_pairs
 
     # 1. decide pictures and captions of each split, and list everything missing; 2. cells of each picture
     # (slow, resumable); 3. principal axes of the training cells; 4. features = cells on these axes.
@@ -165,7 +167,7 @@ def prepare(
     if name == "f8k":
         plan = _plan_f8k(table, images, lists or Path(captions).expanduser().parent)
     else:
-        plan = plan_own(table, pictures.unreadable(opener, table.captions), lists, captions_per_image, seed)
+        plan = plan_own(table, unreadable(opener, table.captions), lists, captions_per_image, seed)
     manifest = {
         "name": name,
         "recipe": RECIPE,
@@ -174,7 +176,7 @@ def prepare(
     }
     if not begin(out, manifest):
         return out
-    network = pictures.load_network(device)
+    network = load_network(device)
     vocabulary = LAYOUTS["f8k"].vocabulary_file if name == "f8k" else OWN_WORDS
     features = on_axes(out, plan, opener, listing.stamp(), network, device)
     write_splits(out, plan, features, manifest, vocabulary)
@@ -194,7 +196,7 @@ def on_axes(
     origin : str
         Changes when the pictures of these names change.
     network : Module
-        Of :func:`nclib.data.pictures.load_network`.
+        Of :func:`nclib.readers.network.load_network`.
     device : str
         Where it runs.
     """

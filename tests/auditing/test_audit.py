@@ -17,7 +17,6 @@ from nclib.auditing.neighbours import Neighbours, find_neighbours
 from nclib.auditing.pairs import FOLDS, WIDTH, exchange, fold_of, from_arrays
 from nclib.auditing.scores import PARTS
 from nclib.auditing.settle import draw_queries, settled
-from nclib.data.readers import list_pairs
 from nclib.noise import auc
 
 
@@ -229,34 +228,6 @@ def test_kept_data_have_edited_captions_and_their_own_columns(tmp_path):
     assert "id 4" not in set(table["id"])
     dropped = set(np.flatnonzero(audit.table["p_wrong"] >= 0.5)) - {3}
     assert set(table["id"]) == {f"id {i}" for i in range(100) if i not in dropped}
-    folder = tmp_path / "out" / "kept"
-    folder.mkdir()
-    (folder / "00007.tar").touch()  # of an earlier audit
-    with pytest.warns(UserWarning, match=r"1 pictures cannot be read .*/70\.png: the picture is missing"):
-        assert audit.keep(tmp_path / "out", "tars") == folder
-    again = list_pairs(folder)
-    wanted = table[table["id"] != "id 70"]
-    assert again.ids == wanted["id"].tolist()
-    assert again.texts == wanted["caption"].tolist()
-    assert again.columns["language"].tolist() == wanted["language"].tolist()
-    assert again.open(5).getpixel((0, 0))[0] == int(wanted["id"].iloc[5].removeprefix("id "))
-
-
-def test_several_captions_of_a_kept_picture_stay_together(tmp_path):
-    rng = np.random.default_rng(0)
-    images = rng.normal(size=(30, 16)).astype(np.float32)
-    image_of = np.repeat(np.arange(30), 2)
-    captions = images[image_of] + 0.1 * rng.normal(size=(60, 16)).astype(np.float32)
-    captions[[5, 40]] = captions[[40, 5]]
-    for i in range(30):
-        Image.new("RGB", (5, 4)).save(tmp_path / f"{i}.gif")
-    texts, ids = [f"caption {i}" for i in range(60)], [str(i) for i in range(60)]
-    names = [str(tmp_path / f"{i}.gif") for i in range(30)]
-    audit = nclib.audit(Pairs(images, captions, image_of, ids, texts, names), progress=False)
-    again = list_pairs(audit.keep(tmp_path, "tars"))
-    assert not audit.kept[[5, 40]].any()
-    assert again.texts == [text for text, right in zip(texts, audit.kept, strict=True) if right]
-    assert again.image_of.tolist() == np.unique(image_of[audit.kept], return_inverse=True)[1].tolist()
 
 
 def test_hexadecimal_ids_are_saved_in_the_layout_of_datacomp(tmp_path):

@@ -1,9 +1,7 @@
 """The command ``nclib audit``: from a table to the page, and what it says about mistakes."""
 
-import io
 import json
 import re
-import tarfile
 
 import numpy as np
 import pandas as pd
@@ -79,19 +77,6 @@ def test_every_reason_is_told_and_labelled_pairs_are_not_shown_again(material, c
     assert "4.png" not in suspects
 
 
-def test_pictures_in_a_tar_are_shown_and_nothing_else_is_unpacked(material):
-    with tarfile.open(material / "0.tar", "w") as file:
-        for i in range(N):
-            picture = (material / "photos" / f"{i}.png").read_bytes()
-            for kind, content in (("png", picture), ("txt", b"a caption %d" % i)):
-                info = tarfile.TarInfo(f"../../{i}.{kind}")
-                info.size = len(content)
-                file.addfile(info, io.BytesIO(content))
-    assert main(arguments(material, "--quiet", pairs="0.tar")) == 0
-    assert not list(material.parent.glob("*.png"))
-    assert "data:image/" in (material / "report" / "report.html").read_text("utf8")
-
-
 def test_a_picture_outside_the_folder_is_shown_to_those_who_follow_it(material):
     frame = pd.read_csv(material / "t.csv")
     for name in ("secret.png", "x" * 300 + ".png"):  # the first suspect, and a name that no file can have
@@ -137,13 +122,10 @@ def test_marks_and_edits_of_the_page_lead_to_kept_data(material, capsys):
     settings = json.loads((report / "audit.json").read_text("utf8"))
     assert {one["value"]: one["pairs"] for one in settings["by"]} == {"de": 60, "en": 60}
     assert '"edits": [["3.png", "a picture of mine"]]' in (report / "report.html").read_text("utf8")
-    assert nclib.data.readers.list_pairs(report / "kept.parquet").open(0).size == (6, 6)
+    assert nclib.readers.list_pairs(report / "kept.parquet").open(0).size == (6, 6)
     given = {"image_emb": material / "i.npy", "text_emb": material / "t.npy", "image_column": "photo_path"}
     one = nclib.audit(material / "t.csv", images=material / "photos", caption_column="words", **given)
     assert one.pairs.pictures[0] == str(material / "photos" / "0.png")
-    np.savez(material / "e.npz", images=np.eye(30), captions=np.eye(30))
-    assert main(["audit", str(material / "e.npz"), "--out", str(report), "--keep", "tars"]) == 2
-    assert "--keep tars: there are no pictures to write" in capsys.readouterr().err
 
 
 def test_the_second_audit_in_a_folder_stops(material, capsys):

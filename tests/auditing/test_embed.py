@@ -13,8 +13,8 @@ from PIL import Image
 import nclib
 from nclib.auditing import crossfit, embed
 from nclib.auditing.embed import read_pairs
-from nclib.data.readers import listing
 from nclib.models.two_towers import TwoTowers
+from nclib.readers import listing
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ def test_the_adapter_agrees_with_the_library(clip):
 
 
 def test_a_stopped_embedding_continues(photographs, clip, tmp_path, monkeypatch):
-    monkeypatch.setattr("nclib.data.row_writer.BLOCK", 4)
+    monkeypatch.setattr("nclib.common.row_writer.BLOCK", 4)
     work, opened = tmp_path / "work", []
     whole = read_pairs(photographs, model=clip, work=tmp_path / "other")
     real = listing.open_picture
@@ -124,7 +124,7 @@ def test_changed_pictures_and_damaged_embeddings_are_embedded_again(photographs,
     assert not np.allclose(before[0], read_pairs(photographs, model=model, work=tmp_path / "work").images[0])
 
 
-# -- trained on the pairs -----------------------------------------------------------------------------------
+# -- fitted to the pairs ------------------------------------------------------------------------------------
 
 
 def planted(n, each, seed=0):
@@ -139,37 +139,23 @@ def planted(n, each, seed=0):
     return features, [f"a {names[a]} and a {names[b]}" for a, b in things[of]], of
 
 
-def test_a_model_in_the_folder_is_read_and_not_trained(tmp_path, monkeypatch, capsys):
-    features, texts, of = planted(60, 2)
-    monkeypatch.setattr(crossfit, "EPOCHS", 2)
-    for word in ("training", "reading"):
-        crossfit.crossfit(features, texts, of, np.ones(len(of), bool), folder=tmp_path)
-        assert capsys.readouterr().out.splitlines() == [
-            f"{word} small model {k} of 2, on 60 pairs, to judge 60 others" for k in (1, 2)
-        ]
-
-
-def test_copies_of_a_picture_share_a_fold(tmp_path, monkeypatch):
-    monkeypatch.setattr(crossfit, "EPOCHS", 2)
+def test_copies_of_a_picture_share_a_fold():
     features, texts, of = planted(80, 1)
     texts = [f"{text} {i}" for i, text in enumerate(texts)] * 3
     features = np.tile(features, (3, 1))
     features[160:] *= 1.001  # stored again
     of = np.arange(240)
-    _, captions = crossfit.crossfit(features, texts, of, np.ones(240, bool), folder=tmp_path, progress=False)
+    _, captions = crossfit.crossfit(features, texts, of, np.ones(240, bool))
     fold = np.abs(captions.reshape(3, 80, 2, -1)).sum(3).argmax(2)
     assert (fold == fold[0]).all()
     assert fold.any()
 
 
-def test_wrong_captions_score_lower_in_every_fold(tmp_path, monkeypatch):
-    monkeypatch.setattr(crossfit, "EPOCHS", 8)
+def test_wrong_captions_score_lower_in_every_fold():
     features, texts, of = planted(200, 1)
     wrong = np.arange(200) < 40
     texts[:40] = texts[39::-1]
-    images, captions = crossfit.crossfit(
-        features, texts, of, np.ones(200, bool), folder=tmp_path, progress=False
-    )
+    images, captions = crossfit.crossfit(features, texts, of, np.ones(200, bool))
     score = (images[of] * captions).sum(1)
     fold = np.abs(captions.reshape(200, 2, -1)).sum(2).argmax(1)
     rng = np.random.default_rng(0)
@@ -190,12 +176,11 @@ def test_wrong_captions_score_lower_in_every_fold(tmp_path, monkeypatch):
         (np.nan, "NaN"),
     ],
 )
-def test_one_huge_number_takes_one_pair_out_and_not_all(tmp_path, monkeypatch, value, reason):
+def test_one_huge_number_takes_one_pair_out_and_not_all(tmp_path, value, reason):
     features, texts, _ = planted(150, 1)
     features[17, 3] = value
     frame = pd.DataFrame({"image": [f"{i}.png" for i in range(150)], "caption": texts})
     frame.to_csv(tmp_path / "t.csv", index=False)
-    monkeypatch.setattr(crossfit, "EPOCHS", 2)
     pairs = read_pairs(tmp_path / "t.csv", image_emb=features, work=tmp_path, progress=False)
     assert pairs.problems.keys() == {17}
     assert re.match(f"the features of the picture are {reason}", pairs.problems[17])
@@ -213,10 +198,10 @@ def test_features_of_pictures_without_any_model(tmp_path, monkeypatch, capsys):
             return means[:, : embed.CHANNELS]
 
     monkeypatch.setattr(embed, "load_network", lambda device: Colours())
-    monkeypatch.setattr(crossfit, "EPOCHS", 2)
+    monkeypatch.setattr(embed, "require", lambda what, *packages: None)
     rows = ["image,caption"]
     for i in range(44):
-        Image.new("RGB", (8, 8), (255 * (i % 2), 255 * (i % 3 == 0), 128)).save(tmp_path / f"{i}.png")
+        Image.new("RGB", (8, 8), (255 * (i % 2), 255 * (i % 3 == 0), 5 * i)).save(tmp_path / f"{i}.png")
         rows.append(f"{i}.png,{'red' if i % 2 else 'black'} and {'green' if i % 3 == 0 else 'none'}")
     (tmp_path / "42.png").unlink()
     (tmp_path / "43.png").write_bytes(b"")

@@ -19,7 +19,8 @@ from data_check import check
 from data_convert import ConvertError, main
 
 import nclib
-from nclib.data import load, row_writer
+from nclib.common import row_writer
+from nclib.data import load
 from nclib.data.vocabulary import Vocabulary
 
 REGIONS, FEATURES = 3, 4
@@ -240,7 +241,7 @@ def large(tmp_path):
 SLOW = """
 import sys, time
 import data_convert
-from nclib.data import row_writer
+from nclib.common import row_writer
 count = row_writer._count
 def slow(*words):
     time.sleep(0.02)

@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pytest
 
+from nclib.common.row_writer import RowSource
 from nclib.data import flickr8k, load
 from nclib.data.prepare import Plan, write_splits
-from nclib.data.row_writer import RowSource
 
 
 def write(folder, scale=1.0, **manifest):

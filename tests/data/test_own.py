@@ -9,9 +9,10 @@ import pandas as pd
 import pytest
 
 import nclib
+from nclib.common.row_writer import ConvertError
 from nclib.data import from_pairs, load, pictures
+from nclib.data import prepare as prepare_module
 from nclib.data.prepare import prepare
-from nclib.data.row_writer import ConvertError
 
 N = 40
 
@@ -51,7 +52,7 @@ def test_captions_stay_with_their_picture_and_in_one_split(arrays):
 def test_pictures_go_through_the_network(tmp_path, monkeypatch):
     from test_pictures import Colours
 
-    monkeypatch.setattr(pictures, "load_network", lambda device: Colours())
+    monkeypatch.setattr(prepare_module, "load_network", lambda device: Colours())
     monkeypatch.setattr(pictures, "AXES", 8)
     rng, rows = np.random.default_rng(0), ["image,caption"]
     from PIL import Image
@@ -67,7 +68,7 @@ def test_pictures_go_through_the_network(tmp_path, monkeypatch):
     assert data.checksum == load("region_files", root=folder).checksum
     monkeypatch.chdir(tmp_path)
     with monkeypatch.context() as patch:  # the features are there, by whatever path the pairs are named
-        patch.setattr(pictures, "load_network", lambda device: pytest.fail("pictures are read again"))
+        patch.setattr(prepare_module, "load_network", lambda device: pytest.fail("pictures are read again"))
         assert load("own", pairs="t.csv", images=".", seed=3).checksum == data.checksum
     (tmp_path / "3.png").write_bytes(b"no picture")
     (tmp_path / "4.png").unlink()

@@ -7,11 +7,15 @@ import numpy as np
 import pytest
 
 import nclib
-from nclib.data import pictures, row_writer
-from nclib.data.captions_table import draw_splits
+from nclib.common import row_writer
+from nclib.common.row_writer import ConvertError
+from nclib.data import pictures
+from nclib.data import prepare as prepare_module
 from nclib.data.pictures import principal_axes
 from nclib.data.prepare import F8K_LISTS, main, prepare
-from nclib.data.row_writer import ConvertError
+from nclib.data.split_lists import draw_splits
+from nclib.readers import open_picture
+from nclib.readers.network import prepared
 
 
 class Colours:
@@ -27,7 +31,7 @@ class Colours:
 
 @pytest.fixture(autouse=True)
 def network(monkeypatch):
-    monkeypatch.setattr(pictures, "load_network", lambda device: Colours())
+    monkeypatch.setattr(prepare_module, "load_network", lambda device: Colours())
     monkeypatch.setattr(pictures, "AXES", 8)
 
 
@@ -109,7 +113,7 @@ def test_features_are_the_cells_on_their_axes(photographs):
     prepare("own", **photographs)
     names = (out / "train_ids.txt").read_text().split()
     maps = Colours().extract_features(
-        torch.stack([torch.from_numpy(pictures.prepared(pictures.open_picture(folder / n))) for n in names])
+        torch.stack([torch.from_numpy(prepared(open_picture(folder / n))) for n in names])
     )
     cells = torch.nn.functional.adaptive_avg_pool2d(maps, 4).flatten(2).transpose(1, 2).numpy()
     cells = cells.astype(np.float16).astype(np.float64)
@@ -120,7 +124,7 @@ def test_features_are_the_cells_on_their_axes(photographs):
 
 def test_a_stopped_preparation_continues(photographs, monkeypatch):
     out = photographs["out"]
-    monkeypatch.setattr("nclib.data.row_writer.BLOCK", 5)
+    monkeypatch.setattr("nclib.common.row_writer.BLOCK", 5)
     write, calls = row_writer._count, []
 
     def interrupted(counter, done, stamp):

@@ -10,8 +10,8 @@ import torch
 from data_convert import main as command
 from picture_rows import pictures
 
+from nclib.common.row_writer import ConvertError
 from nclib.data import load
-from nclib.data.row_writer import ConvertError
 
 SPLITS = ["train"] * 4 + ["restval", "val", "val", "test", "test"]
 

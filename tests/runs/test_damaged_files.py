@@ -26,8 +26,8 @@ from small import fact
 
 import nclib
 from nclib.common.files import SETTLED, SMALL, cache_folder, content_digest
-from nclib.data.readers import list_pairs
-from nclib.data.row_writer import ConvertError
+from nclib.common.row_writer import ConvertError
+from nclib.readers import list_pairs
 from nclib.runs import store
 
 WORDS = ["a red teapot", "two small boats", "a dog runs", "nobody sits there", "the green hill at noon"]

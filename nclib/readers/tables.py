@@ -13,10 +13,9 @@ import pandas as pd
 
 from nclib.common.checks import check_rows
 from nclib.common.extras import needed_by
-from nclib.data import captions_table
-from nclib.data.pictures import SUFFIXES, Files
-from nclib.data.readers.arrays import open_arrays
-from nclib.data.readers.listing import (
+from nclib.readers import captions_table
+from nclib.readers.arrays import open_arrays
+from nclib.readers.listing import (
     EMBEDDING_NAMES,
     Hints,
     Listing,
@@ -27,6 +26,7 @@ from nclib.data.readers.listing import (
     plain_name,
     rows_of,
 )
+from nclib.readers.pictures import SUFFIXES, Files
 
 TABLES = (".csv", ".tsv", ".txt", ".token", ".parquet", ".json", ".jsonl")
 IN_FOLDER = (".csv", ".tsv", ".parquet", ".jsonl")  # tables that a folder of pictures may hold
@@ -45,7 +45,7 @@ def is_table(source: Any) -> bool:
     if not isinstance(source, Path):
         return isinstance(source, pd.DataFrame)
     if source.is_dir():
-        return any(source.glob("*.parquet")) and not any(source.glob("*.tar"))
+        return any(source.glob("*.parquet"))
     return kind_of(source) in TABLES and source.is_file()
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from nclib.common.checks import check_array, is_tensor
 from nclib.common.npy import read_npy
-from nclib.data.readers.listing import EMBEDDINGS, Hints, Listing, embeddings_in, text_of, unique_ids
+from nclib.readers.listing import EMBEDDINGS, Hints, Listing, embeddings_in, text_of, unique_ids
 
 Array = NDArray[Any]
 

@@ -4,7 +4,6 @@ import gzip
 import io
 import json
 import sys
-import tarfile
 import zipfile
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,9 +13,9 @@ import pytest
 from PIL import Image
 
 from nclib.auditing.embed import read_pairs
-from nclib.data.readers import UnreadableError, hub, list_pairs
-from nclib.data.readers.listing import Hints
-from nclib.data.row_writer import ConvertError
+from nclib.common.row_writer import ConvertError
+from nclib.readers import UnreadableError, hub, list_pairs
+from nclib.readers.listing import Hints
 
 HOSTILE = [
     "<script>alert(1)</script> & <b>bold</b>",
@@ -39,15 +38,6 @@ def picture(path=None, colour=(200, 10, 10), size=(12, 9)):
 
 def write_table(path, rows, header="image,caption"):
     path.write_text("\n".join([header, *rows]) + "\n", "utf8")
-    return path
-
-
-def tar(path, members):
-    with tarfile.open(path, "w") as file:
-        for name, content in members:
-            info = tarfile.TarInfo(name)
-            info.size = len(content)
-            file.addfile(info, io.BytesIO(content))
     return path
 
 
@@ -253,7 +243,7 @@ def test_an_npz_that_claims_more_than_memory_is_refused(tmp_path, save, monkeypa
             claims.writestr(info.filename, content, info.compress_type)
     with pytest.raises(ValueError, match=r"claims\.npz (does not fit into memory|is not a readable)"):
         list_pairs(tmp_path / "claims.npz")
-    monkeypatch.setattr("nclib.data.readers.arrays._memory", lambda: 2000)
+    monkeypatch.setattr("nclib.readers.arrays._memory", lambda: 2000)
     if save is np.savez_compressed:
         with pytest.raises(ValueError, match=r"images\.npy has 1,152 bytes.*save it with numpy\.savez,"):
             list_pairs(tmp_path / "e.npz")
@@ -337,7 +327,7 @@ def test_metadata_of_datacomp_with_embeddings(tmp_path):
 def test_parquet_is_read_in_blocks(tmp_path, monkeypatch):
     import pyarrow
 
-    monkeypatch.setattr("nclib.data.readers.tables.BLOCK", 3)
+    monkeypatch.setattr("nclib.readers.tables.BLOCK", 3)
     x = np.random.default_rng(0).normal(size=(10, 4)).astype(np.float32)
     lists = [None, None, None, *x[3:].tolist()]  # nothing in the first block tells the width
     kinds = pyarrow.list_(pyarrow.float32(), 4), pyarrow.large_list(pyarrow.float16())
@@ -364,54 +354,6 @@ def test_damaged_parquet(tmp_path):
     (tmp_path / "t.parquet").write_bytes(b"PAR1 no")
     with pytest.raises(ValueError, match="not a readable parquet file"):
         list_pairs(tmp_path / "t.parquet")
-
-
-# -- WebDataset ---------------------------------------------------------------------------------------------
-
-
-def test_hostile_tars_write_and_follow_nothing(tmp_path):
-    inside = tmp_path / "data"
-    inside.mkdir()
-    path = tar(
-        inside / "0.tar",
-        [
-            ("../../escape.png", picture()),
-            ("../../escape.txt", b"one"),
-            ("/etc/passwd.txt", b"two"),
-            ("c.json", b"[1, 2"),
-            ("c.png", b"no picture"),
-            ("d.txt", b"\xff\xfe broken"),
-            ("d.png", picture()),
-            ("e.txt", b"x" * (1 << 21)),
-            ("e.png", picture()),
-            ("f.json", json.dumps({"caption": "half \ud800", "uid": "F", "lang": "de"}).encode()),
-            ("f.png", picture()),
-        ],
-    )
-    with tarfile.open(path, "a") as file:
-        for kind in (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE):
-            info = tarfile.TarInfo(f"link{kind.decode()}.png")
-            info.type, info.linkname = kind, "/etc/passwd"
-            file.addfile(info)
-    before = sorted(p.relative_to(tmp_path) for p in tmp_path.rglob("*"))
-    found = list_pairs(path)
-    assert found.texts[:2] == ["one", "two"]
-    reasons = [found.problems.get(row, "") for row in range(len(found.ids))]
-    assert reasons == [
-        "",
-        "no picture has this key",
-        "the .json is damaged",
-        "the caption is not UTF-8",
-        ".txt has 2,097,152 bytes, too many for a caption",
-        "",
-    ]
-    found.texts[5].encode("utf8")
-    assert found.ids[4:] == ["e", "F"]
-    assert found.columns.loc[5].to_dict() == {"shard": "0.tar", "lang": "de"}
-    assert found.open(0).size == (12, 9)
-    with pytest.raises(UnreadableError, match="not a picture"):
-        found.open(2)
-    assert sorted(p.relative_to(tmp_path) for p in tmp_path.rglob("*")) == before
 
 
 # -- objects of the library datasets ------------------------------------------------------------------------

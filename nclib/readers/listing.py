@@ -17,22 +17,22 @@ from numpy.typing import NDArray
 
 from nclib.common.files import digest
 from nclib.common.options import did_you_mean
-from nclib.data.captions_table import (
+from nclib.readers.captions_table import (
     CAPTION_COLUMNS,
     CAPTION_PATTERN,
     IMAGE_COLUMNS,
     SPLIT_COLUMNS,
     one_line,
 )
-from nclib.data.pictures import Files, open_picture
+from nclib.readers.pictures import Files, open_picture
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 Array = NDArray[Any]
 
-ID_COLUMNS = ("id", "uid", "sample_id", "key")
-PICTURE_COLUMNS = (*IMAGE_COLUMNS, "image_path", "jpg", "png", "img", "url", "image_url")
+ID_COLUMNS = ("id", "uid", "sample_id", "key", "__key__")
+PICTURE_COLUMNS = (*IMAGE_COLUMNS, "image_path", "jpg", "png", "img", "filepath", "url", "image_url")
 #: Names of the embeddings of pictures and captions: columns of a table, arrays of an .npz file.
 EMBEDDINGS = (
     ("images", "captions"),
@@ -50,7 +50,7 @@ EMBEDDING_NAMES = frozenset(itertools.chain(*EMBEDDINGS))
 
 @dataclass(frozen=True)
 class Hints:
-    """What a reader is told besides the source; parameters of :func:`nclib.data.readers.list_pairs`."""
+    """What a reader is told besides the source; parameters of :func:`nclib.readers.list_pairs`."""
 
     folder: Path | None = None
     text_emb: Any = None
@@ -90,7 +90,7 @@ class Listing:
         Reason by row of a pair that cannot be used.
     file : callable, int -> Path or BytesIO, optional
         Finds the file of the picture in a row of ``pictures``, or raises an
-        :class:`~nclib.data.readers.UnreadableError`.
+        :class:`~nclib.readers.UnreadableError`.
     images, captions : ndarray, (N, D) and (M, D), optional
         Embeddings, where given; ``images`` alone are features of the pictures.
     columns : DataFrame, optional
@@ -154,7 +154,7 @@ class Rows:
     ) -> Listing:
         """Return the rows as a listing.
 
-        ``file`` finds a picture by name or raises an :class:`~nclib.data.readers.UnreadableError`; ``show``
+        ``file`` finds a picture by name or raises an :class:`~nclib.readers.UnreadableError`; ``show``
         gives its path, URL or another name for tables.
         """
         found = dict(self.problems)

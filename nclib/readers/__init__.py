@@ -1,4 +1,4 @@
-"""Pairs from what people have: arrays, tables, folders of pictures, WebDataset tars, ``datasets`` objects.
+"""Pairs from what people have: arrays, tables, folders of pictures, objects of the library ``datasets``.
 
 ==========  =========================================================================================
 ``hub``     an object of the library ``datasets``, a folder that it saved, or a name in its cache
@@ -6,7 +6,6 @@
 ``table``   CSV, TSV (also ``.gz``), parquet, JSON lines or a DataFrame with the columns image, caption and,
             if there, id, split and embeddings; COCO's captions; the metadata of LAION, img2dataset and
             DataComp; a folder of parquet files
-``tars``    WebDataset: ``.tar`` files with ``.jpg`` or ``.png`` beside ``.txt`` or ``.json``
 ``folder``  a folder of pictures with a table, or with a ``.txt`` beside each picture
 ==========  =========================================================================================
 
@@ -27,24 +26,25 @@ from typing import Any
 import numpy as np
 
 from nclib.common.checks import check_rows
-from nclib.data.pictures import UnreadableError, open_picture
-from nclib.data.readers.arrays import is_array, open_array, read_arrays
-from nclib.data.readers.hub import is_hub, no_package, read_hub
-from nclib.data.readers.listing import Hints, Listing
-from nclib.data.readers.tables import is_table, read_folder, read_table
-from nclib.data.readers.tars import is_tars, read_tars
+from nclib.readers.arrays import is_array, open_array, read_arrays
+from nclib.readers.hub import is_hub, no_package, read_hub
+from nclib.readers.listing import Hints, Listing
+from nclib.readers.pictures import UnreadableError, open_picture
+from nclib.readers.tables import is_table, read_folder, read_table
 
 __all__ = ["Listing", "UnreadableError", "list_pairs", "open_array", "open_picture"]
 
-TAKEN = "a .npy, .npz, .csv, .tsv, .json, .jsonl, .parquet or .tar file, a folder, a DataFrame or a data set"
-
+TAKEN = "a .npy, .npz, .csv, .tsv, .json, .jsonl, .parquet file, a folder, a DataFrame or a data set"
+TARS = (
+    "the library datasets reads tars: "
+    "nclib.audit(datasets.load_dataset('webdataset', data_files=..., split='train'))"
+)
 
 #: Whether a layout takes a source, and its reader, in the order in which they are asked.
 READERS: tuple[tuple[Callable[[Any], bool], Callable[[Any, Hints], Listing]], ...] = (
     (is_hub, read_hub),
     (is_array, read_arrays),
     (is_table, read_table),
-    (is_tars, read_tars),
     (lambda source: isinstance(source, Path) and source.is_dir(), read_folder),
 )
 
@@ -110,7 +110,8 @@ def list_pairs(
     if isinstance(source, Path) and not source.exists() and (read is None or no_package()):
         raise FileNotFoundError(f"there is no file or folder {source}; give {TAKEN}")
     if read is None:
-        raise ValueError(f"{source} holds no pairs that can be read; give {TAKEN}")
+        hint = TARS if isinstance(source, Path) and source.suffix == ".tar" else f"give {TAKEN}"
+        raise ValueError(f"{source} holds no pairs that can be read; {hint}")
     hints = Hints(home, text_emb, split, every_split, follow, image_column, caption_column, encoding)
     found = _with_embeddings(read(source, hints), image_emb, text_emb)
     if not found.ids:

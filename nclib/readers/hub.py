@@ -13,9 +13,8 @@ from typing import Any
 from nclib.common.checks import check_choice
 from nclib.common.extras import needs
 from nclib.common.files import digest
-from nclib.data.captions_table import one_line
-from nclib.data.pictures import MISSING, UnreadableError
-from nclib.data.readers.listing import (
+from nclib.readers.captions_table import one_line
+from nclib.readers.listing import (
     SPLIT_COLUMNS,
     Hints,
     Listing,
@@ -25,7 +24,8 @@ from nclib.data.readers.listing import (
     picture_column,
     rows_of,
 )
-from nclib.data.readers.tables import BLOCK, TABLES, columns_of, kind_of, wanted_columns
+from nclib.readers.pictures import MISSING, UnreadableError
+from nclib.readers.tables import BLOCK, TABLES, columns_of, kind_of, wanted_columns
 
 NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")  # of a data set on the hub
 FILES = (*TABLES, ".npy", ".npz", ".tar")

@@ -9,15 +9,12 @@ import io
 import re
 import zlib
 from codecs import BOM_UTF16_BE, BOM_UTF16_LE
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
+from nclib.common.row_writer import ConvertError
 
-from nclib.data.row_writer import ConvertError
-
-SPLITS = ("train", "dev", "test")
 # Names of columns that published tables use, in lower case without spaces.
 IMAGE_COLUMNS = ("image", "image_name", "image_id", "filename", "file_name", "file", "path", "photo")
 CAPTION_COLUMNS = ("caption", "comment", "text", "sentence", "raw", "description")
@@ -33,8 +30,6 @@ SCRIPTS = (
 )
 REPLACED = "\N{REPLACEMENT CHARACTER}"  # of bytes that are not UTF-8
 SPLIT_COLUMNS = ("split", "subset")
-SHARE = 0.1  # of the pictures for validation and for test, where no split is given
-LARGEST = 1000  # pictures of a drawn validation or test split
 
 
 @dataclass(frozen=True)
@@ -216,59 +211,3 @@ def _is_header(names: list[str], separator: str) -> bool:
 def one_line(text: str) -> str:
     """Return a text with every white space as one blank."""
     return " ".join(text.split())
-
-
-def read_lists(files: Mapping[str, Path]) -> dict[str, str]:
-    """Read the pictures of each split, one name per line.
-
-    Parameters
-    ----------
-    files : mapping of {"train", "dev", "test"} to Path
-
-    Returns
-    -------
-    dict of str to str
-        Split by picture, in order of the files.
-
-    Raises
-    ------
-    ConvertError
-        When a file cannot be read, or a picture is in two splits.
-    """
-    split_of: dict[str, str] = {}
-    for split, path in files.items():
-        try:
-            names = path.read_text("utf8").split()
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConvertError(f"{path} cannot be read ({error})") from error
-        for name in names:
-            if split_of.setdefault(name, split) != split:
-                raise ConvertError(f"{name} is in two splits, {split_of[name]} and {split} ({path})")
-    return split_of
-
-
-def draw_splits(pictures: Iterable[str], seed: int) -> dict[str, str]:
-    """Draw a validation and a test split: a tenth of the pictures each, at most 1,000.
-
-    Parameters
-    ----------
-    pictures : iterable of str
-    seed : int
-
-    Returns
-    -------
-    dict of str to str
-        Split by picture, in the given order.
-
-    Raises
-    ------
-    ConvertError
-        With fewer than ten pictures.
-    """
-    names = list(pictures)
-    if len(names) < 1 / SHARE:
-        raise ConvertError(f"{len(names)} pictures are too few to draw splits from; give a column split")
-    n = min(int(len(names) * SHARE), LARGEST)
-    order = np.random.default_rng(seed).permutation(len(names))
-    kind = {int(i): "dev" for i in order[:n]} | {int(i): "test" for i in order[n : 2 * n]}
-    return {name: kind.get(i, "train") for i, name in enumerate(names)}
