@@ -35,11 +35,9 @@ def test_the_mean_of_two_models_is_tested(made, tmp_path):
     assert nclib.table(tmp_path)["model"].item() == "saf+sgr"
 
 
-def test_the_command_combines_folders(made, tmp_path, capsys):
-    from nclib.cli import main
-
-    assert main(["combine", *(part.folder for part in made.values()), "--out", str(tmp_path)]) == 0
-    assert capsys.readouterr().out.strip().endswith("record.json")
+def test_folders_are_combined_as_records_are(made, tmp_path):
+    record = nclib.combine([part.folder for part in made.values()], tmp_path / "folders")
+    assert record.metrics == nclib.combine(list(made.values()), tmp_path / "records").metrics
 
 
 def test_a_combination_has_no_checkpoint(made, tmp_path):
