@@ -251,8 +251,9 @@ class GaussianMixture1d(Mixture):
         values = sample(x)
         low, high = float(values.min()), float(values.max())
         self.range_ = None if self.scale is None else (low, high)
-        shift, span = (0.0, 1.0) if self.range_ is None else (low, high - low)
-        w, m, v = self._maximise(*self._histogram((values - shift) / span if self.range_ else values))
+        # Squares of values far from zero lose the digits of the variances: shifted in either case.
+        shift, span = (float(values.mean()), 1.0) if self.range_ is None else (low, high - low)
+        w, m, v = self._maximise(*self._histogram((values - shift) / span))
         order = np.argsort(m, kind="stable")
         self.weights_, self.means_ = w[order], shift + span * m[order]
         self.variances_ = span * span * v[order]

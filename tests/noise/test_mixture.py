@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nclib import noise
@@ -178,6 +178,25 @@ def test_gaussian_is_scikit_learns(n, overlap):
     expected = oracle.predict_proba(x[:, None])[:, order]
     np.testing.assert_allclose(mine.predict_proba(x), expected, atol=2e-4)
     np.testing.assert_allclose(mine.score_samples(x), oracle.score_samples(x[:, None]), atol=2e-4)
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(st.integers(0, 1000), st.floats(0, 7), st.booleans(), st.floats(-3, 3))
+def test_gaussian_at_an_offset_and_a_scale_is_scikit_learns_without(seed, magnitude, negative, unit):
+    from sklearn.mixture import GaussianMixture
+
+    rng = np.random.default_rng(seed)
+    offset, scale = (-1 if negative else 1) * 10**magnitude, 10**unit
+    x = scale * np.concatenate([rng.normal(0, 0.3, 120), rng.normal(2, 0.5, 80)]) + offset
+    plain = (x - offset) / scale
+    oracle = GaussianMixture(2, tol=1e-10, max_iter=5000, means_init=[[0], [2]]).fit(plain[:, None])
+    mine = GaussianMixture1d(scale=None, floor=oracle.reg_covar * scale**2).fit(x)
+    posterior = mine.predict_proba(x)
+    np.testing.assert_allclose(posterior, oracle.predict_proba(plain[:, None]), atol=1e-4)
+    np.testing.assert_allclose((mine.means_ - offset) / scale, oracle.means_.ravel(), atol=1e-4)
+    np.testing.assert_allclose(mine.variances_ / scale**2, oracle.covariances_.ravel(), rtol=1e-3)
+    default, there = (GaussianMixture1d().fit(y).predict_proba(y) for y in (plain, x))
+    np.testing.assert_allclose(there, default, atol=1e-4)
 
 
 def test_gaussian_published_settings_are_scikit_learns():
