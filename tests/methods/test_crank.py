@@ -187,11 +187,6 @@ def test_a_mixture_of_the_losses_stands_in_place_of_count_and_rank(method, tmp_p
     assert record.curves[-1]["loss_infonce_rce"] > 0
 
 
-def test_counting_needs_a_warm_up(tmp_path):
-    with pytest.raises(ValueError, match="counts the wrong pairs by what warm-up has learned"):
-        tiny.run("crank", tmp_path, warmup_epochs=0)
-
-
 @pytest.mark.filterwarnings("ignore:.*warm-up goes on")
 def test_held_out_pairs_do_not_train_in_warm_up(tmp_path):
     run = partial(tiny.run, "crank", batch_size=200, epochs=1)

@@ -175,12 +175,6 @@ def test_where_schedules_begin(options, epochs, restarts):
     assert methods.build("crcl", **options).restarts(epochs) == restarts
 
 
-def test_too_few_epochs_are_refused_before_training(tmp_path):
-    message = "schedules=2 of schedule_epochs=2 each.* need 3 epochs, got epochs=2"
-    with pytest.raises(ValueError, match=message):
-        run(tmp_path, epochs=2)
-
-
 @pytest.fixture(scope="module")
 def watched(tmp_path_factory):
     """A run of schedules of 2 and 3 epochs, with the weights and the optimiser before each epoch's steps."""

@@ -169,11 +169,6 @@ def test_sgr_compares_words_by_position_where_asked():
                 assert G_t[i, j].item() == pytest.approx(sgr_score(network, whole, local), abs=1e-5)
 
 
-def test_positions_of_words_need_sgr(tmp_path):
-    with pytest.raises(ValueError, match="take model='sgr', or leave words at 'attention'"):
-        tiny.run("gsc_plus", tmp_path, words="positions")
-
-
 @pytest.mark.parametrize("name", ["vse", "scan", "saf", "sgraf"])
 def test_other_models_compare_global_vectors(name):
     network, images, captions = encoded(name)

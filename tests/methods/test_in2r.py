@@ -152,11 +152,6 @@ def test_width_and_draws_of_every_model(name):
     assert any(found) <= draws(network)  # global vectors need not depend on what is drawn
 
 
-def test_heads_must_fit(tmp_path):
-    with pytest.raises(ValueError, match="heads=5 must divide the 16 numbers of the model's global vectors"):
-        run(tmp_path, heads=5)
-
-
 # ------------------------------------------------------------------------------------------------ one step
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+import tiny
 
 from nclib import methods, models
 from nclib.methods.decl import published_warmup
@@ -137,23 +139,32 @@ def test_without_warm_up_a_run_is_as_long_as_those_of_the_others(method: str, pr
         assert own.decay_every == other.warmup_epochs + other.decay_every
 
 
-@pytest.mark.parametrize(
-    ("method", "given", "message"),
-    [
-        ("bicro", {"metric": "l1"}, "metric='l1': must be one of 'cosine', 'euclidean'"),
-        ("bicro", {"keep_ratio": 0}, "keep_ratio=0: must be a number, above 0"),
-        ("cream", {"hard_from": 10}, "hard_from=10: must be a number, at least 0 and at most 1"),
-        ("gsc", {"beta": 0}, "beta=0: must be a number, above 0"),
-        ("gsc_plus", {"gamma": -1}, "gamma=-1: must be a number, at least 0"),
-        ("mscn", {"lookahead": "third"}, "lookahead='third': must be one of 'exact', 'difference'"),
-        ("pcsr", {"entropy": "none"}, "entropy='none': must be one of 'batch', 'sample'"),
-        ("pcsr", {"classes": 1}, "classes=1: must be a whole number, at least 2"),
-        ("sps", {"sure": 0.4}, r"sure=0\.4 lies below threshold=0\.5"),
-    ],
-)
-def test_wrong_options_are_named(method: str, given: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        methods.build(method, **given)
+# What each method cannot train with, and what its refusal names: the parameter, and what is allowed or helps.
+REFUSED: list[tuple[str, dict[str, Any], list[str]]] = [
+    ("bicro", {"metric": "l1"}, ["metric='l1'", "'cosine', 'euclidean'"]),
+    ("bicro", {"keep_ratio": 0}, ["keep_ratio=0", "above 0"]),
+    ("crank", {"warmup_epochs": 0}, ["warmup_epochs"]),
+    ("crcl", {"epochs": 2, "schedules": 2, "schedule_epochs": 2}, ["schedules=2", "epochs=2", "3 epochs"]),
+    ("cream", {"hard_from": 10}, ["hard_from=10", "at least 0 and at most 1"]),
+    ("gsc", {"beta": 0}, ["beta=0", "above 0"]),
+    ("gsc_plus", {"gamma": -1}, ["gamma=-1", "at least 0"]),
+    ("gsc_plus", {"words": "positions"}, ["words='positions'", "'sgr'", "'attention'"]),
+    ("in2r", {"heads": 5}, ["heads=5", "16"]),
+    ("mscn", {"lookahead": "third"}, ["lookahead='third'", "'exact', 'difference'"]),
+    ("pcsr", {"entropy": "none"}, ["entropy='none'", "'batch', 'sample'"]),
+    ("pcsr", {"classes": 1}, ["classes=1", "at least 2"]),
+    ("sps", {"sure": 0.4}, ["sure=0.4", "threshold=0.5"]),
+]
+
+
+@pytest.mark.parametrize(("method", "given", "named"), REFUSED)
+def test_what_a_method_cannot_train_with_is_refused(
+    method: str, given: dict[str, Any], named: list[str], tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError) as error:
+        tiny.run(method, tmp_path, **given)
+    assert [word for word in named if word not in str(error.value)] == []
+    assert not list(tmp_path.iterdir())
 
 
 def test_mscn_wraps_the_model() -> None:
