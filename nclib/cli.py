@@ -27,7 +27,7 @@ from nclib.common.options import Rule, did_you_mean
 Words = Sequence[str]
 Command = tuple[str, Callable[[Words], int]]  # a summary, and what takes the words after the command's name
 
-OF_THE_BOOK = ("table", "claims", "rerun", "view", "collect", "keep")  # commands of ncbook
+OF_THE_BOOK = ("table", "claims", "rerun", "view", "collect", "keep", "measured")  # commands of ncbook
 INTERRUPTED = 130  # exit status that a shell gives a command ended by Ctrl-C
 UNREAD = 141  # and one whose output is no longer read, as in ``nclib list | head -1``
 
