@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from nclib.common.checks import check_array, check_rows, check_within, has_length
 from nclib.readers import open_array
+from nclib.readers.listing import is_missing
 from nclib.readers.pictures import MISSING, UnreadableError, open_picture
 
 if TYPE_CHECKING:
@@ -199,13 +200,15 @@ def from_arrays(
         image_of = np.asarray(image_of)
         image_of = image_of.astype(np.int64) if image_of.dtype.kind in "iu" else image_of
     names = [str(i) for i in (range(m) if ids is None else ids)]
+    texts = None if texts is None else list(texts)
     return Pairs(
         images,
         captions,
         image_of,
         names,
-        None if texts is None else [str(t) for t in texts],
-        None if pictures is None else [str(p) for p in pictures],
+        None if texts is None else ["" if is_missing(t) else str(t) for t in texts],
+        None if pictures is None else ["" if is_missing(p) else str(p) for p in pictures],
+        {row: "the caption is missing" for row, text in enumerate(texts or ()) if is_missing(text)},
     )
 
 

@@ -21,7 +21,7 @@ from sklearn.preprocessing import StandardScaler
 
 from nclib.auditing.copies import copies_of
 from nclib.auditing.neighbours import Neighbours
-from nclib.auditing.pairs import Indices, Pairs, blocks, exchange, fold_of, unit_rows
+from nclib.auditing.pairs import Indices, Pairs, blocks, fold_of, unit_rows
 from nclib.auditing.partners import candidate_edges, solve_plan, temperature
 
 Array = NDArray[Any]
@@ -35,8 +35,6 @@ K, BETA, GAMMA, TAU_NEAR, TAU_PAIR = 5, 5.0, 5.0, 0.1, 5.0
 SIBLINGS, SIBLING_SLOPE = 8, 6.0
 #: Anchors of the rank correlation.
 ANCHORS = 128
-#: Pairs in a batch of OSA.
-OSA_BATCH = 256
 #: Share of the captions that the plan of the score "transport" moves.
 MOVED = 0.9
 
@@ -90,54 +88,6 @@ def centred(pairs: Pairs, neighbours: Neighbours, rows: Indices, of: Indices) ->
         lengths = (np.maximum(np.sqrt(np.vecdot(v, v)), 1e-8) for v in (a, b))
         out[part] = np.vecdot(a, b) / math.prod(lengths)
     return out
-
-
-def boundary(pairs: Pairs, neighbours: Neighbours, seed: int = 0) -> float:
-    r"""Return OSA's :math:`\beta` (arXiv 2410.01944): the mean cosine of the captions exchanged at random.
-
-    The official code takes noise images and random word numbers instead.
-    """
-    rows = np.flatnonzero(pairs.usable)
-    found = cosine(pairs, neighbours, rows, exchange(pairs, rows, np.random.default_rng(seed)))
-    return float(found.astype(float).mean())
-
-
-def osa_weights(cosines: Scores, beta: float, *, released: bool = False) -> Scores:
-    r"""Return OSA's weights of pairs, (Q,): :math:`x^2 (1 - x)` of :math:`x = \cos - \beta` above 0, else 0.
-
-    Parameters
-    ----------
-    cosines : ndarray, (Q,)
-    beta : float
-        Boundary between right and random pairs.
-    released : bool
-        As in the official code: x is divided by the largest of the batch ``cosines``, and the weight is
-        :math:`x^2 (1 - x) (1 + x)`, so that the best pair of every batch gets 0.
-    """
-    x = np.maximum(cosines - beta, 0).astype(np.float64)
-    if released:
-        x /= max(x.max(initial=0), np.finfo(float).tiny)
-        return (x**2 * (1 - x) * (1 + x)).astype(np.float32)
-    return (x**2 * (1 - x)).astype(np.float32)
-
-
-@score("osa")
-def osa(pairs: Pairs, neighbours: Neighbours, rows: Indices, of: Indices) -> Scores:
-    """Weight of OSA above the boundary of random pairs; see :func:`osa_weights`.
-
-    Pairs at or below the boundary are equal. Above it, up to an excess of 2/3, the cosine decides.
-    """
-    beta = neighbours.once("boundary", lambda: boundary(pairs, neighbours))
-    return osa_weights(cosine(pairs, neighbours, rows, of), beta)
-
-
-@score("osa_released")
-def osa_released(pairs: Pairs, neighbours: Neighbours, rows: Indices, of: Indices) -> Scores:
-    """Weight of OSA's official code, in batches of 256 pairs in the order of the rows."""
-    beta = neighbours.once("boundary", lambda: boundary(pairs, neighbours))
-    fit = cosine(pairs, neighbours, rows, of)
-    parts = [osa_weights(fit[part], beta, released=True) for part in blocks(len(fit), OSA_BATCH)]
-    return np.concatenate(parts) if parts else fit
 
 
 @score("neighbours")
@@ -344,8 +294,7 @@ def _rank_in(top: NDArray[np.float32], value: Scores, total: int) -> NDArray[np.
     return np.minimum(np.where(value >= last, counted, beyond), total)
 
 
-#: Scores that "combined" puts together, and most pairs of each kind that its weights are fitted to. OSA's
-#: order the pairs as the cosine does, or worse.
+#: Scores that "auto" also puts together, and most pairs of each kind that their weights are fitted to.
 PARTS = ("cosine", "centred", "neighbours", "rank", "mutual_rank", "transport", "siblings")
 FITTED = 100_000
 #: Scores that count what the other captions of the picture say.
@@ -395,16 +344,3 @@ def parts_of(values: dict[str, Scores], given: slice, exchanged: slice) -> tuple
     """Return the scores to put together, of :data:`PARTS`; siblings that are wrong together say nothing."""
     one, other = ({k: values[k][part] for k in ("cosine", "siblings")} for part in (given, exchanged))
     return tuple(name for name in PARTS if name not in OF_SIBLINGS) if wrong_together(one, other) else PARTS
-
-
-@score("combined")
-def combined(pairs: Pairs, neighbours: Neighbours, rows: Indices, of: Indices) -> Scores:
-    """Linear combination of the other scores, fitted by :func:`combination` to one random exchange."""
-    usable = np.flatnonzero(pairs.usable)
-    other = exchange(pairs, usable, np.random.default_rng(0))
-    every = np.concatenate([usable, usable, rows]), np.concatenate([pairs.image_of[usable], other, of])
-    found = {name: SCORES[name](pairs, neighbours, *every) for name in PARTS}
-    n = len(usable)
-    parts = parts_of(found, slice(n), slice(n, 2 * n))
-    values = np.stack([found[name] for name in parts], 1)
-    return combination(values[:n], values[n : 2 * n])(values[2 * n :])

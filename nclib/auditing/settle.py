@@ -133,7 +133,7 @@ def settled(name: str, pairs: Pairs, near: Neighbours, queries: Queries, seed: i
     captions, images = (np.concatenate(x) for x in zip(*queries.sets, strict=True))
     cuts = np.cumsum([len(rows) for rows, _ in queries.sets])[:-1]
     given, exchanged = slice(cuts[0]), slice(*cuts[:2])
-    names = dict.fromkeys(("cosine", *(PARTS if name in ("auto", "combined") else (name,))))
+    names = dict.fromkeys(("cosine", *(PARTS if name == "auto" else (name,))))
     values = {n: SCORES[n](pairs, near, captions, images) for n in names}
     if np.ptp(values["cosine"][: cuts[1]]) < SAME:
         values = {"cosine": np.zeros(len(captions), np.float32)}  # copies of one pair: rounding alone differs

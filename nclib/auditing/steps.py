@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from inspect import signature
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -40,6 +41,7 @@ from nclib.auditing.settle import Scored, draw_queries, reliability, settled
 from nclib.auditing.share import Calibration
 from nclib.common.checks import check_choice, check_count
 from nclib.common.options import did_you_mean
+from nclib.readers import list_pairs
 
 Array = NDArray[Any]
 #: Shortest caption, in words, that is not called very short; longest neighbour list.
@@ -76,9 +78,9 @@ class Audit(Findings):
 
 def audit(
     source: Any = None,
+    captions: Any = None,
     *,
     images: Any = None,
-    captions: Any = None,
     image_of: Any = None,
     ids: Any = None,
     texts: Any = None,
@@ -98,7 +100,8 @@ def audit(
     Parameters
     ----------
     source : Pairs, path, DataFrame or data set, optional
-        What :func:`nclib.auditing.embed.read_pairs` reads; in place of arrays.
+        What :func:`nclib.auditing.embed.read_pairs` reads; in place of arrays. Beside ``captions`` it is
+        ``images``, so that ``audit(images, captions)`` takes two arrays.
     images, captions : array, tensor or path of a ``.npy`` file, (N, D) and (M, D)
         Embeddings of one model; a path is memory-mapped. Beside a table as ``source``, ``images`` is the
         folder of its pictures.
@@ -154,6 +157,12 @@ def audit(
             f"score={score!r}: must be auto, {', '.join(SCORES)}{did_you_mean(score, SCORES) or ''}"
         )
     check_count("seed", seed, low=0)
+    if captions is not None and images is None:
+        source, images = None, source
+    arrays = {"captions": captions, "image_of": image_of, "ids": ids, "texts": texts, "pictures": pictures}
+    if isinstance(source, Pairs):
+        arrays["images"] = images
+    _check_read(source, reader, [name for name, value in arrays.items() if value is not None])
     if isinstance(source, Pairs):
         pairs = source
     elif source is not None:
@@ -238,6 +247,19 @@ def audit(
     )
     result.by = result.shares(calibration)
     return result if labels is None else result.tell(labels)
+
+
+def _check_read(source: Any, reader: dict[str, Any], arrays: list[str]) -> None:
+    """Raise a TypeError where the call has keywords that nothing would read."""
+    own = [name for name in signature(audit).parameters if name != "reader"]
+    read = [] if isinstance(source, Pairs) else [*signature(list_pairs).parameters, "model", "device"]
+    for name in reader:
+        if name not in (*read, *own):
+            hint = did_you_mean(name, [*own, *read])
+            raise TypeError(f"{name}= is not an option of an audit{hint}; see help(nclib.audit)")
+    unread, beside = (arrays, "a source") if source is not None else (list(reader), "arrays")
+    if unread:
+        raise TypeError(f"{', '.join(f'{name}=' for name in unread)}: not read beside {beside}; leave it out")
 
 
 def _table(

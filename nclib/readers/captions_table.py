@@ -7,6 +7,7 @@ import csv
 import gzip
 import io
 import re
+import warnings
 import zlib
 from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Iterable
@@ -16,8 +17,13 @@ from pathlib import Path
 from nclib.common.row_writer import ConvertError
 
 # Names of columns that published tables use, in lower case without spaces.
-IMAGE_COLUMNS = ("image", "image_name", "image_id", "filename", "file_name", "file", "path", "photo")
-CAPTION_COLUMNS = ("caption", "comment", "text", "sentence", "raw", "description")
+IMAGE_COLUMNS = (
+    *("image", "image_name", "image_id", "filename", "file_name", "filepath", "file", "path", "photo"),
+)
+CAPTION_COLUMNS = (
+    *("caption", "comment", "text", "sentence", "raw", "description", "title", "alt_text", "alt", "prompt"),
+    *("txt", "label"),
+)
 # Several captions of a row stand in columns that count: caption_0, caption_1, ...
 CAPTION_PATTERN = re.compile(rf"({'|'.join(CAPTION_COLUMNS)})s?([_-]?\d+)?")
 #: Encodings of scripts without Latin letters, and what most of their text consists of.
@@ -28,6 +34,9 @@ SCRIPTS = (
     ("gb18030", "[\u4e00-\u9fff]"),
     ("big5", "[\u4e00-\u9fff]"),
 )
+LONGEST_CELL = 131_072  # characters; a row with a longer cell is refused
+LARGEST_TEXT = 1 << 30  # bytes that a packed table may have when it is unpacked
+FIRST = 50  # lines by which a header is told from a pair
 REPLACED = "\N{REPLACEMENT CHARACTER}"  # of bytes that are not UTF-8
 SPLIT_COLUMNS = ("split", "subset")
 
@@ -80,10 +89,18 @@ def read_table(path: Path, encoding: str | None = None, named: Iterable[str] = (
     separator = next((mark for mark in "\t|,;" if mark in header), "\t")
     names = [name.strip().strip('"').strip().replace(" ", "_") for name in header.split(separator)]
     has_header = any(CAPTION_PATTERN.fullmatch(name) or name in named for name in names)
-    if not has_header and _is_header(names, separator):
+    if not has_header and _is_header(names, separator, text):
         raise ConvertError(
-            f"{path} has no column of captions: call it {CAPTION_COLUMNS[0]!r} (columns in the first line: "
-            f"{', '.join(names)}); a table without header has lines 'picture<TAB>caption'"
+            f"{path} has no column of captions: call it {CAPTION_COLUMNS[0]!r}, or give its name as "
+            f"--caption-column (columns in the first line: {', '.join(names)}); a table without header has "
+            f"lines 'picture<TAB>caption'{'' if sound else f'; some lines have {hint}'}"
+        )
+    if not has_header and all(re.fullmatch(r"\w+", name) for name in names):
+        warnings.warn(
+            f"{path}: the first line, {header.strip()!r}, is taken for a pair; if it names columns, give "
+            "--image-column and --caption-column",
+            UserWarning,
+            stacklevel=2,
         )
     table = _with_header(path, text, names, separator) if has_header else _without_header(text)
     if not sound:
@@ -102,8 +119,11 @@ def read_text(path: Path, encoding: str | None = None) -> tuple[str, bool, str]:
         When the file cannot be read, or is UTF-16 without its mark.
     """
     try:
-        with gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb") as file:
-            content = file.read()
+        packed = path.suffix.lower() == ".gz"
+        with gzip.open(path) if packed else path.open("rb") as file:
+            content = file.read(LARGEST_TEXT + 1 if packed else -1)
+        if packed and len(content) > LARGEST_TEXT:
+            raise ConvertError(f"{path} has more than {LARGEST_TEXT:,} bytes when unpacked; unpack it first")
         usual = "utf-16" if content.startswith((BOM_UTF16_LE, BOM_UTF16_BE)) else "utf-8-sig"
         text = content.decode(encoding or usual)
     except (OSError, EOFError, zlib.error) as error:
@@ -156,6 +176,7 @@ def _with_header(path: Path, text: str, names: list[str], separator: str) -> Tab
     rows: list[list[str]] = []
     lines: list[int] = []
     problems: dict[int, str] = {}
+    limit = csv.field_size_limit(max(csv.field_size_limit(), len(text)))  # of the whole process
     while True:
         line = reader.line_num + 1
         try:
@@ -164,12 +185,8 @@ def _with_header(path: Path, text: str, names: list[str], separator: str) -> Tab
             break
         except csv.Error as error:
             if "end of data" in str(error):
+                csv.field_size_limit(limit)
                 raise ConvertError(f"{path}, line {line}: a quotation mark is left open") from error
-            if "field limit" in str(error):
-                raise ConvertError(
-                    f"{path}, line {line}: a cell of more than {csv.field_size_limit():,} characters; is a "
-                    "quotation mark left open?"
-                ) from error
             problems[len(rows)], cells = f"line {line}: misplaced quotation mark", [""]
         if line == 1:
             problems.clear()
@@ -179,8 +196,12 @@ def _with_header(path: Path, text: str, names: list[str], separator: str) -> Tab
                     f"line {line}: {len(cells)} cells in {n} columns; put captions that contain "
                     f"{separator!r} into quotation marks"
                 )
+            if max(map(len, cells)) > LONGEST_CELL:
+                problems[len(rows)] = f"line {line}: a cell of more than {LONGEST_CELL:,} characters"
+                cells = [cell[:LONGEST_CELL] for cell in cells]
             rows.append([*cells, *[""] * n][:n])
             lines.append(line)
+    csv.field_size_limit(limit)
     columns = zip(*rows, strict=True) if rows else [()] * n
     return Table({name: list(found) for name, found in zip(names, columns, strict=True)}, lines, problems)
 
@@ -201,11 +222,16 @@ def _without_header(text: str) -> Table:
     return Table({"id": ids, "image": pictures, "caption": captions}, lines, problems)
 
 
-def _is_header(names: list[str], separator: str) -> bool:
+def _is_header(names: list[str], separator: str, text: str) -> bool:
     """Whether a first line without caption column names columns, in place of a picture and its caption."""
     if separator != "\t":
         return True  # a table without header is separated by tabs
-    return not {*IMAGE_COLUMNS}.isdisjoint(names) and all(re.fullmatch(r"\w+", name) for name in names)
+    if not all(re.fullmatch(r"\w+", name) for name in names):
+        return False
+    # Pictures have a suffix or a number (#0), names of columns have none.
+    pictures = [line.partition("\t")[0] for line in text.split("\n")[1:FIRST]]
+    named = sum(bool(re.search(r"\.\w{2,5}(#\d+)?$", name)) for name in pictures)
+    return not {*IMAGE_COLUMNS}.isdisjoint(names) or named > len(pictures) / 2
 
 
 def one_line(text: str) -> str:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 Array = NDArray[Any]
 
 ID_COLUMNS = ("id", "uid", "sample_id", "key", "__key__")
-PICTURE_COLUMNS = (*IMAGE_COLUMNS, "image_path", "jpg", "png", "img", "filepath", "url", "image_url")
+PICTURE_COLUMNS = (*IMAGE_COLUMNS, "image_path", "jpg", "png", "img", "url", "image_url")
 #: Names of the embeddings of pictures and captions: columns of a table, arrays of an .npz file.
 EMBEDDINGS = (
     ("images", "captions"),
@@ -269,9 +269,14 @@ def joined(parts: Sequence[Rows]) -> Rows:
     return Rows(**{name: every(name) for name in names}, problems=problems)
 
 
+def is_missing(value: Any) -> bool:
+    """Whether a cell is None, NaN or another mark of a missing value."""
+    return value is None or (pd.api.types.is_scalar(value) and bool(pd.isna(value)))
+
+
 def text_of(value: Any) -> str:
     """Return a cell as one line of text that can be written; what is missing is empty."""
-    if value is None or value is pd.NA or (isinstance(value, float) and np.isnan(value)):
+    if is_missing(value):
         return ""
     if isinstance(value, bytes):
         value = value.decode("utf8", "replace")

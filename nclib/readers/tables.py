@@ -70,7 +70,7 @@ def _text(path: Path, hints: Hints) -> Rows:
 
 
 def _json(path: Path, hints: Hints) -> Rows:
-    """Return the pairs of COCO captions, or of a list of objects."""
+    """Return the pairs of COCO captions, of Karpathy's splits, or of a list of objects."""
     try:
         found = json.loads(captions_table.read_text(path, hints.encoding)[0])
     except (ValueError, RecursionError) as error:
@@ -82,9 +82,30 @@ def _json(path: Path, hints: Hints) -> Rows:
             {**one, "image": names.get(one.get("image_id")) or ""} if isinstance(one, dict) else one
             for one in found["annotations"]
         ]
+    elif isinstance(found, dict) and isinstance(found.get("images"), list):  # dataset_*.json of Karpathy
+        found = [_karpathy(one) if isinstance(one, dict) else one for one in found["images"]]
     if not isinstance(found, list):
-        raise ValueError(f"{path} holds neither COCO's lists images and annotations nor a list of objects")
+        raise ValueError(
+            f"{path} holds neither COCO's lists images and annotations, nor Karpathy's images with "
+            "sentences, nor a list of objects"
+        )
     return _objects(found, path, hints, "object")
+
+
+def _karpathy(one: dict[str, Any]) -> dict[str, Any]:
+    """Return a picture of ``dataset_coco.json`` and its like with its name and captions."""
+    sentences = [s for s in one.get("sentences") or () if isinstance(s, dict)]
+    place = [str(one[key]) for key in ("filepath", "filename") if one.get(key)]
+    captions = [s.get("raw") or " ".join(map(str, s.get("tokens") or ())) for s in sentences]
+    return {"image": "/".join(place), "caption": captions, "split": one.get("split")}
+
+
+def _answered(one: dict[str, Any]) -> dict[str, Any]:
+    """Return an object of LLaVA with the first answer of its conversation as caption."""
+    if not isinstance(turns := one.get("conversations"), list):
+        return one
+    answers = (t.get("value") for t in turns if isinstance(t, dict) and t.get("from") in ("gpt", "assistant"))
+    return {**{k: v for k, v in one.items() if k != "conversations"}, "caption": next(answers, "")}
 
 
 def _json_lines(path: Path, hints: Hints) -> Rows:
@@ -104,7 +125,7 @@ def _objects(found: list[Any], path: Path, hints: Hints, what: str) -> Rows:
     problems = {
         r: f"{what} {n} is not a JSON object" for r, (n, one) in enumerate(kept) if not isinstance(one, dict)
     }
-    objects = [one if isinstance(one, dict) else {} for _, one in kept]
+    objects = [_answered(one) if isinstance(one, dict) else {} for _, one in kept]
     names = dict.fromkeys(str(name) for one in objects for name in one)
     if not names:
         raise ValueError(f"{path} holds no pairs")

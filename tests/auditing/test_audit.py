@@ -327,6 +327,28 @@ def test_all_duplicates_give_a_reason(one):
     assert (audit.table["image_duplicate_of"] != "").sum() == 49
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"lables": {}}, "lables= is not an option .*; did you mean 'labels'"),
+        ({"image_off": np.arange(40)}, "image_off= is not an option .*; did you mean 'image_of'"),
+        ({"encoding": "utf8"}, "encoding=: not read beside arrays"),
+    ],
+)
+def test_a_keyword_that_nothing_reads_is_an_error(given, message):
+    images, captions, _ = made(n=40, wrong=0)
+    with pytest.raises(TypeError, match=message):
+        nclib.audit(images=images, captions=captions, progress=False, **given)
+    with pytest.raises(TypeError, match="ids=: not read beside a source"):
+        nclib.audit(from_arrays(images, captions), ids=range(40))
+
+
+def test_two_arrays_may_stand_first():
+    images, captions, _ = made(n=100)
+    first, named = nclib.audit(images, captions), nclib.audit(images=images, captions=captions)
+    pd.testing.assert_frame_equal(first.table, named.table)
+
+
 def test_all_wrong_is_seen():
     rng = np.random.default_rng(0)
     images, captions = rng.normal(size=(2, 500, 32))

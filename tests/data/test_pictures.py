@@ -62,9 +62,9 @@ def command(given):
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        (["image,label,split", "x.jpg,one,train"], r"no column of captions: .*: image, label, split\)"),
-        (["image|label", "x.jpg|one"], r"no column of captions: call it 'caption' .*: image, label\)"),
-        (["file name\tlabel", "x.jpg\tone"], r"no column of captions: .*: file_name, label\)"),
+        (["image,tag,split", "x.jpg,one,train"], r"no column of captions: .*: image, tag, split\)"),
+        (["image|tag", "x.jpg|one"], r"no column of captions: call it 'caption'.*: image, tag\)"),
+        (["file name\ttag", "x.jpg\tone"], r"no column of captions: .*: file_name, tag\)"),
         (["image,caption,split", "x.jpg,one,train", "x.jpg,two,test"], "pair 2: x.jpg is in two splits"),
         (["image,caption,split", "x.jpg,one,dev", "y.jpg,one,trian"], "pair 2: split 'trian' is not one of"),
         (["image,caption,split", "x.jpg,one,dev", "y.jpg,one,"], "y.jpg has no split; give one for every"),

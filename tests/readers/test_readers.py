@@ -1,5 +1,6 @@
 """Readers of pairs: every layout, and what becomes of wrong rows and hostile files."""
 
+import csv
 import gzip
 import io
 import json
@@ -9,12 +10,14 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
 from PIL import Image
 
 from nclib.auditing.embed import read_pairs
+from nclib.auditing.pairs import from_arrays
 from nclib.common.row_writer import ConvertError
-from nclib.readers import UnreadableError, hub, list_pairs
+from nclib.readers import UnreadableError, captions_table, hub, list_pairs
 from nclib.readers.listing import Hints
 
 HOSTILE = [
@@ -110,7 +113,7 @@ def test_captions_of_coco(tmp_path):
     with pytest.raises(UnreadableError, match="outside the folder"):
         found.open(found.image_of[0])
     (tmp_path / "captions_val.json").write_text('{"info": 1}')
-    with pytest.raises(ValueError, match="holds neither COCO's lists images and annotations nor a list of"):
+    with pytest.raises(ValueError, match="holds neither COCO"):
         list_pairs(tmp_path / "captions_val.json")
 
 
@@ -123,6 +126,60 @@ def test_metadata_of_an_image_folder(tmp_path):
     assert found.problems == {1: "line 3 is not a JSON object", 2: "no picture is named"}
     assert list(found.columns) == ["lang"]
     assert found.open(0).size == (12, 9)
+
+
+def test_the_layouts_of_karpathy_and_llava(tmp_path):
+    sentences = [{"raw": "one"}, {"tokens": ["two", "words"]}]
+    pictures = [{"filepath": "val", "filename": "7.jpg", "sentences": sentences, "split": "val"}]
+    (tmp_path / "dataset_coco.json").write_text(json.dumps({"images": pictures, "dataset": "coco"}))
+    found = list_pairs(tmp_path / "dataset_coco.json")
+    assert (found.texts, found.splits) == (["one", "two words"], ["val", "val"])
+    assert found.pictures == [str(tmp_path / "val" / "7.jpg")]
+    turns = [{"from": "human", "value": "<image>\nDescribe it."}, {"from": "gpt", "value": "a dog"}]
+    (tmp_path / "l.json").write_text(json.dumps([{"id": 3, "image": "a.jpg", "conversations": turns}]))
+    found = list_pairs(tmp_path / "l.json")
+    assert (found.ids, found.texts) == (["3"], ["a dog"])
+
+
+@pytest.mark.parametrize("header", ["filepath\ttitle", "url\talt_text", "img\tprompt", "path\tlabel"])
+def test_headers_of_other_tools_are_no_pairs(tmp_path, header):
+    found = list_pairs(write_table(tmp_path / "t.csv", ["a.png\tone", "b.png\ttwo"], header))
+    assert found.texts == ["one", "two"]
+
+
+def test_a_header_of_unknown_names_is_never_a_pair_without_a_word(tmp_path):
+    table = write_table(tmp_path / "t.tsv", ["a.png\tone", "b.png\ttwo"], "datei\tbeschreibung")
+    with pytest.raises(ConvertError, match="--caption-column"):
+        list_pairs(table)
+    assert list_pairs(table, image_column="datei", caption_column="beschreibung").texts == ["one", "two"]
+    with pytest.warns(UserWarning, match="first line, 'datei.*--caption-column"):
+        found = list_pairs(write_table(tmp_path / "t.tsv", ["17\tone", "18\ttwo"], "datei\tbeschreibung"))
+    assert len(found.ids) == 3
+    (tmp_path / "t.csv").write_bytes("dateiname,größe\na.png,Käse\n".encode("cp1252"))
+    with pytest.raises(ConvertError, match="--encoding"):
+        list_pairs(tmp_path / "t.csv")
+
+
+def test_a_huge_cell_refuses_its_row_and_a_packed_bomb_the_file(tmp_path, monkeypatch):
+    limit = csv.field_size_limit()
+    rows = ["a.png,one", f"b.png,{'x' * 200_000}", "c.png,three"]
+    found = list_pairs(write_table(tmp_path / "t.csv", rows))
+    assert found.problems == {1: "line 3: a cell of more than 131,072 characters"}
+    assert found.texts[2] == "three"
+    assert csv.field_size_limit() == limit
+    monkeypatch.setattr(captions_table, "LARGEST_TEXT", 1000)
+    (tmp_path / "t.csv.gz").write_bytes(gzip.compress(b"image,caption\n" + b"a.png,one\n" * 200))
+    with pytest.raises(ConvertError, match="more than 1,000 bytes when unpacked"):
+        list_pairs(tmp_path / "t.csv.gz")
+
+
+@pytest.mark.parametrize("missing", [None, float("nan"), np.float32("nan"), pd.NA])
+def test_missing_values_are_missing_captions_and_no_words(missing):
+    frame = pd.DataFrame({"image": ["a.png", "b.png"], "caption": pd.Series(["one", missing], dtype=object)})
+    found = list_pairs(frame)
+    assert (found.texts, found.problems) == (["one", ""], {1: "the caption is empty"})
+    pairs = from_arrays(np.eye(3), np.eye(3), texts=["one", missing, "three"])
+    assert (pairs.texts, pairs.problems) == (["one", "", "three"], {1: "the caption is missing"})
 
 
 def test_an_open_quotation_mark_is_an_error(tmp_path):
