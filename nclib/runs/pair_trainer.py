@@ -327,6 +327,10 @@ class PairTrainer(SavedLoop):
     def _weights(self) -> list[dict[str, Any]]:
         return [network.state_dict() for network in self.networks]
 
+    def load_last(self) -> None:
+        """Put the weights of the last epoch in place; errors of :func:`nclib.open_run`."""
+        self._put(self._read()["networks"])
+
     def _put(self, weights: list[dict[str, Any]]) -> None:
         for network, state in zip(self.networks, weights, strict=True):
             network.load_state_dict(state)

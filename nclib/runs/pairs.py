@@ -99,16 +99,22 @@ class PairExperiment(Experiment[PairTrainer, Dataset, Mismatch]):
     def combined(
         self, records: Sequence[Record], settings: Mapping[str, Any], folder: Path, device: str = "cpu"
     ) -> Record:
-        """Test the mean similarity of finished runs; costs are summed, ``single`` is their mean result."""
-        scores: dict[str, list[torch.Tensor]] = {"val": [], "test": []}
+        """Test the mean similarity of finished runs; costs are summed, ``single`` is their mean result.
+
+        ``last`` is the result of the last epoch of every run.
+        """
+        scores: dict[str, list[torch.Tensor]] = {"val": [], "test": [], "last": []}
         parameters = 0
         for record in records:
             loaded = self.open_run(record, device)
             trainer, splits = loaded.trainer, {"val": loaded.trainer.val, "test": loaded.dataset.test}
-            for split in scores:
-                scores[split].append(trainer.score(splits[split]))
+            for split, data in splits.items():
+                scores[split].append(trainer.score(data))
+            trainer.load_last()
+            scores["last"].append(trainer.score(splits["test"]))
             parameters += trainer.n_parameters
         tested = metrics_of(torch.stack(scores["test"]), splits["test"])
+        tested["last"] = metrics_of(torch.stack(scores["last"]), splits["test"])["test"]
         summed = [k for k in ("seconds", "cpu_seconds", "test_seconds") if all(k in r.cost for r in records)]
         cost = {k: round(sum(r.cost[k] for r in records), 2) for k in summed}
         cost["peak_memory_mb"] = max(record.cost["peak_memory_mb"] for record in records)

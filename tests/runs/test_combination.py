@@ -6,7 +6,7 @@ import torch
 from small import QUIET, SMALL
 
 import nclib
-from nclib.runs import find, load_record
+from nclib.runs import checkpoint, find, load_record
 from nclib.runs.combination import parts_of
 from nclib.runs.pairs import metrics_of
 from nclib.runs.verify import compare, make_again
@@ -26,7 +26,8 @@ def test_the_mean_of_two_models_is_tested(made, tmp_path):
     opened = [nclib.open_run(part) for part in made.values()]
     test = opened[0].dataset.test
     scores = torch.cat([part.trainer.scores(test) for part in opened])
-    assert {k: v for k, v in record.metrics.items() if k != "val"} == metrics_of(scores, test)
+    expected = metrics_of(scores, test)  # one epoch is the selected and the last one
+    assert {k: v for k, v in record.metrics.items() if k != "val"} == expected | {"last": expected["test"]}
     assert record.settings["model"] == "saf+sgr"
     assert record.parts == [part.name for part in made.values()]
     assert record.best_epoch == 1
@@ -76,11 +77,26 @@ def test_networks_are_trained_apart_on_one_noise_and_averaged(pair, tmp_path):
     opened = [nclib.open_run(member) for member in members]
     assert not torch.equal(*(m.trainer.networks[0].image_map.weight for m in opened))
     scores = torch.stack([m.trainer.score(m.dataset.test) for m in opened])
-    assert {k: v for k, v in pair.metrics.items() if k != "val"} == metrics_of(scores, opened[0].dataset.test)
+    expected = metrics_of(scores, opened[0].dataset.test)
+    assert {k: v for k, v in pair.metrics.items() if k not in ("val", "last")} == expected
     assert pair.metrics["single"]["rsum"] == sum(m.metrics["test"]["rsum"] for m in members) / 2
     assert pair.cost["seconds"] == pytest.approx(one.cost["seconds"] + two.cost["seconds"])
     assert pair.cost["peak_memory_mb"] == max(m.cost["peak_memory_mb"] for m in members)
     assert (pair.settings["networks"], pair.settings["seed"], "noise_seed" in pair.settings) == (2, 3, False)
+
+
+def test_the_last_epoch_of_networks_that_were_trained_apart_is_tested_too(tmp_path):
+    record = nclib.run("plain", **APART | {"epochs": 4, "lr": 0.1, "networks": 2}, out=tmp_path)
+    members = [load_record(f"{tmp_path}/{name}/record.json") for name in record.parts]
+    opened = [nclib.open_run(member) for member in members]
+    assert any(member.best_epoch < 4 for member in members)
+    scores = []
+    for member, one in zip(members, opened, strict=True):
+        weights = checkpoint.load(f"{member.folder}/checkpoint.safetensors")["networks"][0]
+        one.trainer.networks[0].load_state_dict(weights)
+        scores.append(one.trainer.score(one.dataset.test))
+    last = metrics_of(torch.stack(scores), opened[0].dataset.test)["test"]
+    assert record.metrics["last"] == last != record.metrics["test"]
 
 
 def test_networks_that_were_trained_apart_are_one_row(pair):
