@@ -74,19 +74,22 @@ class One(NamedTuple):
     slack: tuple[float, float]  # what is not moved of the rows and of the columns
     reg: float
     tol: float  # relative to the mass
-    allowed: Array | None  # (n, m), 0 where forbidden, else 1
+    allowed: Array | None  # (n, m), bool
     room: Array | None = None  # memory for the kernel and the plan, of the cost's shape and type
 
     def kernel(self) -> tuple[Array, float]:
         """Gibbs kernel ``exp((lowest - cost) / reg)``, 0 where forbidden, never subnormal; ``lowest``."""
-        lowest, kind = float(self.cost.min()), self.cost.dtype.type
-        kernel = np.subtract(kind(lowest), self.cost, out=self.room)
+        lowest, kind = self.cost.min(), self.cost.dtype.type
+        kernel = np.subtract(lowest, self.cost, out=self.room)
         kernel *= kind(1.0 / self.reg)
         np.exp(kernel, out=kernel)
         kernel += SMALLEST[self.cost.dtype]
         if self.allowed is not None:
-            kernel *= self.allowed
-        return kernel, lowest
+            np.copyto(kernel, 0, where=~self.allowed)
+            if kernel.max() < 1:  # the lowest cost is a forbidden one, which leaves no trace
+                cost = np.where(self.allowed, self.cost, kind(math.inf))
+                return self._replace(cost=cost).kernel()
+        return kernel, float(lowest)
 
 
 @dataclass
@@ -399,9 +402,7 @@ def solve_plain(
         return None
     allowed = None
     if mask is not None:
-        allowed, c = mask.numpy(force=True), c.copy()
-        np.copyto(c, math.inf, where=~allowed)  # a forbidden cost leaves no trace, not even in rounding
-        allowed = allowed.astype(c.dtype)
+        allowed = mask.numpy(force=True)
     s = _solve_one(One(c, p, q, mass, slack, reg, how.tol, allowed, np.empty(c.shape, c.dtype)), how.max_iter)
     if not s.ok:
         return None

@@ -104,6 +104,15 @@ def test_what_is_not_plain_is_left_to_the_general_path(taken, change):
     assert taken == [0] or change == {"reg": 1e-4}
 
 
+@pytest.mark.parametrize("form", FORMS)
+def test_the_lowest_cost_may_be_a_forbidden_one(form, taken):
+    cost, off = torch.rand(9, 9, generator=torch.Generator().manual_seed(0)), ~torch.eye(9, dtype=torch.bool)
+    plain = solve(form, cost, 0.3, 0.05, off, plain=True)
+    found = solve(form, cost - 100 * torch.eye(9), 0.3, 0.05, off, plain=True)
+    assert taken == [2]
+    assert torch.equal(found.plan, plain.plan)
+
+
 def test_a_cost_beyond_the_rounding_of_the_regularisation_is_refused_as_before():
     with pytest.raises(ValueError, match="below the rounding"):
         nclib.ot.partial_sinkhorn(torch.full((3, 3), 1e20, dtype=torch.float64), 0.1, reg=1e-3)
