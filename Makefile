@@ -123,8 +123,8 @@ endif
 
 GPU_OPTIONS = DEVICE OUT ROOT BUDGET MATCH COMMIT WORKERS AHEAD_LIMIT
 gpu: env ## measure on a GPU, eight minutes a call, call again to continue; DEVICE=cpu SMALL=1 tries it
-	@"$(PY)" book/bench/gpu.py $(if $(SMALL),--small) $(if $(RETRY),--retry) $(if $(LIST),--list) \
-	$(foreach o,$(GPU_OPTIONS),$(call option,$o))
+	@"$(PY)" book/bench/gpu.py $(if $(SMALL),--small) $(if $(RETRY),--retry) $(if $(CHANGED),--changed) \
+	$(if $(LIST),--list) $(foreach o,$(GPU_OPTIONS),$(call option,$o))
 
 lint: env ## ruff, mypy, banned phrases, and notebooks without outputs
 	@"$(PY)" -m ruff check .

@@ -58,7 +58,7 @@ def seconds_of(settings: Mapping[str, Any], found: Found) -> float | None:
     Steps of a warm-up epoch and the mean of those of the first and the last training epoch, times the steps
     of the run; what surrounds them, times the pairs; validation after every epoch, and the test. A method
     that divides the pairs is taken to find the matched ones. Options of methods and models are those of the
-    measurement: the usual ones.
+    measurement: the usual ones. None as well where steps were timed while something was compiled.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ def seconds_of(settings: Mapping[str, Any], found: Found) -> float | None:
     if {"pixels", "pieces"} & {k for k, v in settings.get("data_options", {}).items() if v}:
         return None  # pretrained networks were not measured
     part = results(found, "method/").get(f"{settings['method']} {settings['model']}")
-    if part is None or layout is None:
+    if part is None or layout is None or any(row.get("compiles") for row in part.get("rows", ())):
         return None
     images, each = layout.images, layout.captions_per_image
     n, batch, networks = images["train"] * each, settings["batch_size"], part["networks"]
@@ -144,11 +144,6 @@ def printed_hours(method: str, model: str) -> str | None:
     return f"{rows[0]['dataset']}: {values} on {rows[0]['hardware']}" if rows else None
 
 
-def hours_lines(found: Found) -> list[str]:
-    """Return the table of :func:`hours` as lines of Markdown; none where no method was measured."""
-    return table(hours(found))
-
-
 # ------------------------------------------------------------------------------------------------- the tables
 
 TITLES = {
@@ -169,17 +164,32 @@ def lines_of(found: Found | None) -> list[str]:
     """Return the section as lines of Markdown: a table for each kind of part, and what failed."""
     if found is None:
         return [NOTHING]
-    from ncbook.chapters.costs import gpu_lines
+    from ncbook.chapters.costs import gpu_lines, part_commit
 
     parts, lines = found["parts"], gpu_lines(found)
     for start, title in TITLES.items():
-        rows = [row for part in results(found, start).values() for row in part["rows"]]
+        rows = [
+            _marked(row) | {"commit": part_commit(start + name, parts[start + name])}
+            for name, part in results(found, start).items()
+            for row in part["rows"]
+        ]
         if rows:
             lines += [f"**{title}**", "", *table(rows), ""]
-    if of_runs := hours_lines(found):
-        lines += ["**Hours of the printed runs, from these steps**", "", *of_runs, ""]
+    if of_runs := table(hours(found)):
+        lines += [
+            f"**Hours of a run with the printed settings on {found['device']['name']}, from these steps**",
+            "",
+            *of_runs,
+            "",
+        ]
     errors = {name: " ".join(part["error"].split()) for name, part in parts.items() if "error" in part}
     return lines + [f"- {name} failed: `{error.replace('`', chr(39))}`" for name, error in errors.items()]
+
+
+def _marked(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row; the time of steps during which something was compiled is no figure of a run."""
+    shown = {key: value for key, value in row.items() if key != "compiles"}
+    return shown | ({"step_ms": "compiled meanwhile"} if row.get("compiles") else {})
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -151,10 +151,11 @@ def write_json(path: Path, times: Sequence[str] = (), **content: Any) -> None:
     **content
         The results.
     """
-    from ncbook.measurements import sources  # not in the timed part: the book's package takes memory
-
     now = datetime.now(UTC).isoformat(timespec="seconds")
     here = environment(torch.device("cpu"))
     data = {"when": now, "commit": here["commit"], "environment": here, "machine": machine(), **content}
-    data |= {"timed": sources(times)} if times else {}
+    if times:
+        from ncbook.measurements import sources  # not in the timed part: the book's package takes memory
+
+        data["timed"] = sources(times)
     write_atomically(path, json.dumps(data, indent=1, default=asdict) + "\n")

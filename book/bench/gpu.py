@@ -60,7 +60,6 @@ from gpu_common import (
 )
 from gpu_launches import launches
 from gpu_processes import compile_ahead, measured_alone, resumed
-from gpu_results import hours_lines
 from gpu_transport import partial_transport, small_problems
 
 import nclib
@@ -72,6 +71,12 @@ from nclib.models import compiling, similarity_matrix
 from nclib.runs import optimizers
 from nclib.runs.machine import choose_device, device_name, environment, numbers_fixed
 from nclib.runs.pair_trainer import PairTrainer
+
+try:
+    from ncbook.chapters.costs import timed_code
+except (ImportError, OSError) as error:  # a checkout of some folders: a measurement does not need the book
+    print(f"{error}: the file will not say which code was timed")
+    timed_code = None  # type: ignore[assignment]
 
 ROOT = Path(__file__).resolve().parents[2]
 PRECISIONS = ("tf32", "fp32", "bf16")
@@ -143,15 +148,18 @@ def epochs_of(method: str, model: str, bench: Bench, batch: int) -> Result:
     for net in trainer.networks:
         net.train()
     first, last = trainer.schedule.warmup_epochs, trainer.n_planned - 1
-    phases = {"load": 0, "warm-up": 0, "load more": first, "first": first, "last": last}
+    graphs: Any = torch._dynamo.utils.counters["stats"]
     with warnings.catch_warnings(), products(trainer.schedule.precision, bench.device):
         warnings.simplefilter("ignore")
-        for phase, epoch in phases.items():
+        for phase, epoch in {"warm-up": 0, "first": first, "last": last}.items():
             trainer.epoch = epoch
-            if phase == "load more":
+            if phase == "first":
                 trainer.method.begin_training(trainer)
+            one_epoch_of(trainer, epoch < first, bench)  # compiles, and loads what later epochs have
+            before = graphs["unique_graphs"]
             found[phase] = one_epoch_of(trainer, epoch < first, bench)
-    del found["load"], found["load more"]  # they compile, and load what later epochs have
+            if graphs["unique_graphs"] > before:  # no time of a step
+                found[phase]["compiles"] = graphs["unique_graphs"] - before
     shown = [
         {"method": method, "model": model, "epoch": phase, "batch": batch, **found[phase]}
         for phase in ("warm-up", "first", "last")
@@ -332,6 +340,12 @@ def measure(out: Path, asked: argparse.Namespace, chosen: dict[str, Part]) -> in
     done: Result = found.setdefault("parts", {})
     done_with = ("done",) if asked.retry else ("done", "failed")
     left = [name for name in chosen if done.get(name, {}).get("state") not in done_with]
+    if asked.changed:
+        if not timed_code:
+            raise SystemExit(
+                "--changed needs book/ncbook, which tells the code of a part; --match chooses, too"
+            )
+        left += [name for name in chosen if name not in left and done[name].get("timed") != timed_code(name)]
     try:
         device = choose_device(asked.device)
     except ValueError as error:
@@ -366,14 +380,14 @@ def measure(out: Path, asked: argparse.Namespace, chosen: dict[str, Part]) -> in
                         outcome |= {"state": "done", "result": chosen[name](bench)}
             except Exception as error:
                 outcome |= {"state": "failed", "error": f"{type(error).__name__}: {error}"}
+            if timed_code and outcome["state"] == "done" and (code := timed_code(name)):
+                outcome["timed"] = code
             done[name] = outcome | {"seconds": round(time.monotonic() - start, 2)}
             write_json(out, **found)
             said = outcome.get("error") or ", ".join(outcome["result"].get("differ", ()))
             print(f"{outcome['state']:<7}{done[name]['seconds']:7.1f} s  {name} {said:.160}", flush=True)
             if "CUDA error" in said:
                 break  # what is left on the device is not trusted
-    if not asked.small:
-        print("\n".join(hours_lines(found)))
     states = [done.get(name, {}).get("state") for name in chosen]
     n, failed, missing = (states.count(state) for state in ("done", "failed", None))
     print(f"{n} of {len(states)} parts measured, {failed} failed, {missing} left: {out}")
@@ -410,6 +424,7 @@ def main(words: list[str] | None = None) -> int:
     )
     add("--commit", default="", help="commit of the code, where there is no git to tell")
     add("--retry", action="store_true", help="measure failed parts again")
+    add("--changed", action="store_true", help="measure parts again whose code is another one now")
     add("--list", action="store_true", help="show the parts; measure nothing")
     add("--workers", type=int, default=max(1, min(8, (os.cpu_count() or 1) // 2)), help="that compile ahead")
     add("--ahead-limit", type=int, default=150, help="seconds for compiling ahead; 0: nothing does so")

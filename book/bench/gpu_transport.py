@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -58,13 +59,15 @@ def waits(run: Callable[[], Any], bench: Bench) -> bool | None:
     """Return whether a function waits for a GPU, by an error that torch raises; None on a CPU."""
     if bench.device.type != "cuda":
         return None
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        run()
-    except RuntimeError:
-        return True
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Synchronization debug mode is a prototype")
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            run()
+        except RuntimeError:
+            return True
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
     return False
 
 

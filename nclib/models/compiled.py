@@ -7,6 +7,7 @@ of SGR and SAF take 6.9 ms, forward and backward, in place of 23 (H100, TF32).
 from __future__ import annotations
 
 import importlib.util
+import logging
 import os
 import shutil
 import warnings
@@ -83,6 +84,9 @@ def _configure() -> None:
     import torch._functorch.config
     import torch.fx.experimental._config
 
+    # The analysis of ranges knows no bound for the inverse of a size that varies: it logs a warning ("failed
+    # while executing pow_by_natural"), and assumes none.
+    logging.getLogger("torch.utils._sympy.interp").setLevel(logging.ERROR)
     dynamo, functorch = torch._dynamo.config, torch._functorch.config
     dynamo.recompile_limit = max(dynamo.recompile_limit, RECOMPILE_LIMIT)
     # Sizes that are equal in the first batch, as many captions as images, need not be so in the next.

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,7 +16,7 @@ import grid_plan
 import pytest
 from bench import gpu, gpu_processes
 from ncbook.chapters import costs
-from ncbook.measurements import measurement
+from ncbook.measurements import ROOT, measurement
 
 import nclib
 
@@ -128,23 +131,71 @@ def test_hours_of_a_run_by_hand() -> None:
     assert gpu_results.seconds_of(of_labels, made_results(**labels)) == pytest.approx(200.0)
 
 
-def test_former_figures_stand_beside_those_of_the_same_parts() -> None:
+def test_former_figures_stand_beside_those_of_the_same_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     before = measurement("bench_gpu_before")
     assert {row["part"] for row in before["rows"]} <= gpu.parts(small=False).keys()
     step = {"rows": [{"model": "saf", "precision": "tf32", "ms": 14.63}]}
     scored = {"rows": [{"model": "sgr", "seconds": 4.0, "share": 0.125, "reserved_mb": None}]}
-    found = made_results(**{"step/saf tf32": step, "score/sgr, large": scored})
+    repair = {"rows": [{"epoch": "last", "step_ms": 1330.0, "compiles": 3}]}
+    found = made_results(**{"step/saf tf32": step, "score/sgr, large": scored, "method/repair sgr": repair})
     del found["parts"]["method/ncr sgr"]
-    found["device"] |= {"name": before["device"]["name"], "torch": "2.11.0"}
-    for part in found["parts"].values():
-        part |= {"commit": "abc", "when": "2026-11-27"}
+    found["device"] |= {"name": "another card", "torch": "2.11.0"}
+    for name, part in found["parts"].items():
+        part |= {"commit": "abcdef0123", "when": "2026-11-27", "timed": costs.timed_code(name)}
+    found["parts"]["step/saf tf32"]["timed"] = "other code"
     lines = costs.gpu_lines(found)
-    assert lines[0] == "Measured on NVIDIA H100 80GB HBM3, torch 2.11.0, commit abc, 2026-11-27."
-    assert "| step of SAF, tf32 | ms | 26.6 | 14.6 |" in lines
-    assert "| scores of 5,000 x 25,000, SGR, from a share; before in fp32 | s | 89.7 | 32 |" in lines
-    assert "| step of SAF, fp32 | ms | 39 | – |" in lines
-    assert not any("|" in line for line in costs.gpu_lines({**found, "device": {"name": "other"}}))
-    assert "Not measured: a change." in costs.gpu_lines({**found, "since": "Not measured: a change."})
+    assert lines[0] == "Measured (after) on another card, torch 2.11.0, commit abcdef0123, 2026-11-27."
+    assert "was not measured again: step/saf tf32." in lines[2]
+    assert "| step of SAF, tf32 | ms | 26.6 | 14.6 | abcdef01 ‡ |" in lines
+    assert (
+        "| scores of 5,000 x 25,000, SGR, from a share; before in fp32 | s | 89.7 | 32 | abcdef01 |" in lines
+    )
+    assert "| step of SAF, fp32 | ms | 39 | – |  |" in lines
+    compiled = "| step of REPAIR with SGR after warm-up; before in fp32 | ms | 122 | – |  |"
+    assert compiled in lines  # time of the compiler is no time of a step
+    shown = "\n".join(gpu_results.lines_of(found))
+    assert "| last | compiled meanwhile | abcdef01 |" in shown
+
+
+def test_a_part_knows_the_code_that_it_times(tmp_path: Path) -> None:
+    root = tmp_path / "copy"
+    shutil.copytree(ROOT / "nclib", root / "nclib")
+    names = ["step/scan tf32", "step/sgr fp32", "score/imram", "method/ncr sgr", "launches", "agree/models"]
+    before = [costs.timed_code(name, root) for name in names]
+    assert before == [costs.timed_code(name) for name in names]
+    with (root / "nclib/models/scan.py").open("a") as file:
+        file.write("MORE = 1\n")
+    costs.timed_code.cache_clear()
+    after = [costs.timed_code(name, root) for name in names]
+    other = [a != b for a, b in zip(after, before, strict=True)]
+    assert other == [True, False, False, False, False, False]
+    assert before[-1] is None  # whether devices agree is no speed
+
+
+@pytest.mark.slow
+def test_a_checkout_of_some_folders_measures(tmp_path: Path) -> None:
+    """The card was once lent a shallow checkout without the files that only the book reads."""
+    for folder in ("nclib", "book/bench", "book/_ext", "book/ncbook"):
+        ignore = shutil.ignore_patterns("*.yml", "__pycache__") if folder == "book/ncbook" else None
+        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=ignore)
+    words = [
+        "--device",
+        "cpu",
+        "--small",
+        "--out",
+        str(tmp_path / "out.json"),
+        "--match",
+        "partial 16|step/saf tf",
+    ]
+    env = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{tmp_path / 'book'}"}
+    call = [sys.executable, str(tmp_path / "book/bench/gpu.py"), *words, "--commit", "0123"]
+    done = subprocess.run(call, env=env, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "will not say which code was timed" in done.stdout
+    parts = json.loads((tmp_path / "out.json").read_text("utf8"))["parts"]
+    assert {name: part["state"] for name, part in parts.items()} == {
+        "step/saf tf32": "done", "transport/partial 16": "done"
+    }  # fmt: skip
 
 
 @pytest.mark.slow

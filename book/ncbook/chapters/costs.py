@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import ast
+import json
 import math
+import re
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,11 +17,15 @@ from pandas.io.formats.style import Styler
 
 from ncbook import board, show
 from ncbook.compare import mean_text
-from ncbook.marks import explained, marks_of
-from ncbook.measurements import made, measurement
+from ncbook.marks import OUTDATED, explained, marks_of
+from ncbook.measurements import DIGITS, ROOT, made, measurement, sources
 from ncbook.notebook import NOT_RUN
 from ncbook.papers import printed
 from ncbook.runs import Runs, recorded
+from nclib.common.files import digest
+from nclib.label_noise.base import METHODS as OF_LABELS
+from nclib.methods.base import METHODS as OF_PAIRS
+from nclib.models.registry import MODELS
 
 SIZES = (10_000, 100_000, 1_000_000)
 HOUR = 3600
@@ -207,26 +217,26 @@ def printed_said() -> str:
     steps = steps_of(145_000, 128, 40)
     return (
         f"Printed by REPAIR (Table VI): {hours[0]:.0f} to {hours[-1]:.0f} h per run with SGR on one RTX "
-        f"4090. 40 epochs of the 145,000 training pairs of Flickr30K in batches of 128 are {steps:,} steps."
+        f"4090. 40 epochs of the 145,000 training pairs of Flickr30K in batches of 128 are {steps:,} steps. "
+        "[Hours from steps that were measured on a GPU](../book/howto/full_size.md#gpu-measured)."
     )
 
 
 def gpu_said() -> str:
-    """Say in Markdown on which card the stored figures were measured."""
+    """Say in Markdown on which card the stored figures were measured, and what changed since."""
     return " ".join(_measured_on(measurement("bench_gpu")))
 
 
 def gpu_table() -> Styler | None:
     """Show what was measured on a GPU beside the figures of the former code; None without both."""
-    found = measurement("bench_gpu")
-    rows = [row for row in _beside(found) if row[-1] != "–"]
+    rows = [row for row in _beside(measurement("bench_gpu")) if row[-1] != "–"]
     if not rows:
         return None
-    table = pd.DataFrame(rows, columns=["", "unit", "before", "after"]).set_index("").rename_axis(None)
-    return show(table, "costs-gpu", f"Measured, {_card(found['device'])}. {AT_MOST}", best=False)
+    table = pd.DataFrame(rows, columns=["", "unit", *HEADS]).set_index("").rename_axis(None)
+    return show(table, "costs-gpu", "Measured; cards and commits stand above", best=False)
 
 
-AT_MOST = "≤: timed while a profiler's hooks were attached, which make every launch dearer."
+HEADS = ("before", "after", "commit")
 
 
 def gpu_lines(found: dict[str, Any]) -> list[str]:
@@ -237,44 +247,88 @@ def gpu_lines(found: dict[str, Any]) -> list[str]:
     found : dict
         What ``make gpu`` wrote. Rows that it did not measure show a dash.
     """
-    lines = _measured_on(found)
+    lines = [*_measured_on(found), ""]
     if rows := _beside(found):
-        lines += [
-            "",
-            "| | | before | after |",
-            "|---|---|---|---|",
-            *(f"| {' | '.join(row)} |" for row in rows),
-        ]
-        lines += ["", AT_MOST] if found.get("at_most") else []
+        heads = ("", "unit", *HEADS)
+        lines += [f"| {' | '.join(row)} |" for row in (heads, ["---"] * len(heads), *rows)]
     return [*lines, ""]
 
 
 def _measured_on(found: dict[str, Any]) -> list[str]:
-    """Return sentences: card, versions, commits and days of the measurement, and of the former one.
+    """Return sentences: card, versions, commits and days of both measurements; which parts are outdated."""
+    parts, before = found["parts"], measurement("bench_gpu_before")
+    days, commits = (", ".join(sorted({part[key] for part in parts.values()})) for key in ("when", "commit"))
+    lines = [f"Measured (after) on {_card(found['device'])}, commit {commits}, {days}."]
+    lines.append(f"Before: {_card(before['device'])}, commit {before['commit']}, {before['when']}.")
+    if old := [name for name, part in parts.items() if outdated(name, part)]:
+        lines.append(f"{OUTDATED} The code changed since, and was not measured again: {', '.join(old)}.")
+    return lines
 
-    What a measurement says under ``since`` is what changed after it and was not measured.
+
+def part_commit(name: str, part: Mapping[str, Any]) -> str:
+    """Return the commit of a part of ``make gpu``, marked where the code that it timed changed since."""
+    return f"{part['commit'][:8]}{f' {OUTDATED}' if outdated(name, part) else ''}"
+
+
+def outdated(name: str, part: Mapping[str, Any]) -> bool:
+    """Return whether the code that a measured part of ``make gpu`` timed is another one now."""
+    return "timed" in part and part["timed"] != timed_code(name)
+
+
+@cache
+def timed_code(part: str, root: Path = ROOT) -> str | None:
+    """Return one digest of the modules that a part of ``make gpu`` times; None for a part that times none.
+
+    They are the models, methods and kernels that its name tells, with all that these import of nclib.
+
+    Parameters
+    ----------
+    part : str
+        Such as ``"method/l2rm sgr"``.
+    root : Path
+        Folder of the repository.
     """
-    parts = [*found["parts"].values(), *found.get("at_most", {}).values()]
-    days, commits = (", ".join(sorted({part[key] for part in parts})) for key in ("when", "commit"))
-    lines = [f"Measured on {_card(found['device'])}, commit {commits}, {days}."]
-    if before := _former(found):
-        lines.append(f"Before: {_card(before['device'])}, commit {before['commit']}, {before['when']}.")
-    return lines + ([found["since"]] if "since" in found else [])
+    kind, *words = re.findall(r"\w+", part)
+    if kind not in PART_MODULES:
+        return None
+    named = ["sgr", "saf", "l2rm"] if kind == "launches" else words
+    entries = [each[name] for each in (MODELS, OF_PAIRS, OF_LABELS) for name in set(named) & set(each)]
+    modules = (*PART_MODULES[kind], *(entry.factory.__module__ for entry in entries))
+    waiting = [root.joinpath(*name.split(".")).with_suffix(".py") for name in modules]
+    seen: set[Path] = set()
+    while waiting:
+        path = waiting.pop()
+        if path in seen:
+            continue
+        seen.add(path)
+        for node in ast.walk(ast.parse(path.read_bytes())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("nclib"):
+                place = root.joinpath(*str(node.module).split("."))
+                near = [place.with_suffix(".py"), *(place / f"{alias.name}.py" for alias in node.names)]
+                waiting += [file for file in near if file.is_file()]
+    names = sorted(path.relative_to(root).as_posix() for path in seen)
+    return digest(json.dumps(sources(names, root)))[:DIGITS]
 
 
-def _former(found: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the figures of the former code, where they are of the same card."""
-    before = measurement("bench_gpu_before")
-    return before if before["device"]["name"] == found["device"]["name"] else None
+#: What is timed beside the models and methods in the name of a part, by its kind.
+PART_MODULES = {
+    "step": ("nclib.losses.ranking", "nclib.common.precision"),
+    "method": ("nclib.runs.pair_trainer",),
+    "launches": ("nclib.runs.pair_trainer",),
+    "score": ("nclib.models.scoring",),
+    "transport": ("nclib.ot.entropic", "nclib.ot.small"),
+    "labels": (),
+}
 
 
-def _beside(found: dict[str, Any]) -> list[tuple[str, str, str, str]]:
-    """Return what was measured before: its name, unit, and the figures before and after."""
-    rows = []
-    for row in (_former(found) or {"rows": ()})["rows"]:
-        now, most = (_now(row, found.get(kind, {})) for kind in ("parts", "at_most"))
-        text = _figure(now) if now is not None or most is None else f"≤ {_figure(most)}"
-        rows.append((row["what"], row["unit"], _figure(row["before"]), text))
+def _beside(found: dict[str, Any]) -> list[tuple[str, ...]]:
+    """Return what was measured before: its name, unit, the figures before and after, the commit of these."""
+    rows: list[tuple[str, ...]] = []
+    for row in measurement("bench_gpu_before")["rows"]:
+        part = found["parts"].get(row["part"], {"state": "left"})
+        now = _now(row, part)
+        commit = "" if now is None else part_commit(row["part"], part)
+        rows.append((row["what"], row["unit"], _figure(row["before"]), _figure(now), commit))
     return rows
 
 
@@ -325,12 +379,11 @@ def _card(device: dict[str, Any]) -> str:
     return ", ".join([device["name"], *(f"{k} {device[k]}" for k in GPU_VERSIONS if device.get(k))])
 
 
-def _now(row: dict[str, Any], parts: dict[str, Any]) -> float | None:
+def _now(row: dict[str, Any], part: Mapping[str, Any]) -> float | None:
     """Return the present figure of a row of the former measurement; None where it was not measured."""
-    part = parts.get(row["part"], {"state": "left"})
-    rows = part["result"]["rows"] if part["state"] == "done" else []
-    for each in rows:
-        if row["where"].items() <= each.items() and each.get(row["field"]) is not None:
+    for each in part["result"]["rows"] if part["state"] == "done" else []:
+        known = row["where"].items() <= each.items() and not each.get("compiles")
+        if known and each.get(row["field"]) is not None:
             return float(each[row["field"]]) / each.get("share", 1.0) ** (row["unit"] == "s")
     return None
 
