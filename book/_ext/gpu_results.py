@@ -187,7 +187,7 @@ def lines_of(found: Found | None) -> list[str]:
 
 
 def _marked(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row; the time of steps during which something was compiled is no figure of a run."""
+    """Return a row; steps that were timed while something was compiled show so in place of a time."""
     shown = {key: value for key, value in row.items() if key != "compiles"}
     return shown | ({"step_ms": "compiled meanwhile"} if row.get("compiles") else {})
 

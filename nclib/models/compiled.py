@@ -127,6 +127,17 @@ def call(function: Callable[..., Any], *inputs: Any, varying: Sequence[tuple[Ten
     return function(*inputs)
 
 
+def alike(*encoded: Tensor) -> tuple[Tensor, ...]:
+    """Return encodings as every comparison has them, so that none needs a graph of its own.
+
+    Contiguous; and where gradients are on, all of them ask for one, also those that REPAIR's bank holds.
+    """
+    asks = torch.is_grad_enabled()
+    return tuple(
+        (x.detach().requires_grad_() if asks and not x.requires_grad else x).contiguous() for x in encoded
+    )
+
+
 def comparing(device: torch.device) -> AbstractContextManager[Any]:
     """Return the autocast of a comparison: on a GPU that of the run, elsewhere none."""
     if device.type == "cuda" and torch.is_autocast_enabled("cuda"):

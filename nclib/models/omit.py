@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from nclib.common.options import check, rules
 from nclib.common.tokens import Tokens
 from nclib.models.base import CaptionEncoding, ImageEncoding, fragments, option, used_with
-from nclib.models.compiled import call, comparing
+from nclib.models.compiled import alike, call, comparing
 from nclib.models.encoders import EPS, l2, word_mask, xavier_linear
 from nclib.models.grouping import GROUP_BYTES, Group, Grouped, accelerated, group_captions
 from nclib.models.omit_matching import (
@@ -356,7 +356,10 @@ class OMIT(PictureMatcher):
     def _compared(self, image: Side, caption: Side) -> Tensor:
         """:meth:`_block`, compiled where that is wanted."""
         if accelerated(caption["words"].device):
-            caption = {k: v.contiguous() for k, v in caption.items()}  # another layout would be another graph
+            image, caption = (
+                {k: v.contiguous() if k == "mask" else alike(v)[0] for k, v in side.items()}
+                for side in (image, caption)
+            )
         varying = [(x, 0) for x in (*image.values(), *caption.values())]
         varying += [(x, 1) for x in caption.values() if x.ndim > 1 and x is not caption["vectors"]]
         scores: Tensor = call(OMIT._block, self, image, caption, varying=varying)

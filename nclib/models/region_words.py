@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from nclib.common.tokens import Tokens
 from nclib.models.base import CaptionEncoding, ImageEncoding, Matcher, fragments, option, used_with
-from nclib.models.compiled import call, comparing, wanted
+from nclib.models.compiled import alike, call, comparing, wanted
 from nclib.models.encoders import RegionEncoder, TextEncoder, mask_of, sizes_on, start_from
 from nclib.models.grouping import GROUP_BYTES, Grouped, accelerated, group_captions
 from nclib.models.pretrained import PretrainedText
@@ -344,7 +344,7 @@ class FragmentMatcher(RegionWordMatcher):
     def _scores(self, regions: Tensor, words: Tensor, sizes: Tensor) -> Tensor:
         """:meth:`padded_scores`, compiled where that is wanted."""
         if accelerated(words.device):
-            words = words.contiguous()  # another layout would be another graph
+            regions, words = alike(regions, words)
         varying = [(regions, 0), (words, 0), (words, 1), (sizes, 0)]
         scores: Tensor = call(FragmentMatcher.padded_scores, self, regions, words, sizes, varying=varying)
         return scores

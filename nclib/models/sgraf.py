@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from nclib.common.tokens import Tokens
 from nclib.models.base import CaptionEncoding, ImageEncoding, fragments, option
-from nclib.models.compiled import call, comparing, exact_linear, wanted
+from nclib.models.compiled import alike, call, comparing, exact_linear, wanted
 from nclib.models.encoders import (
     EPS,
     GlobalPooling,
@@ -320,7 +320,7 @@ class SimilarityNodes(RegionWordMatcher):
         if accelerated(device):
             exact = wanted(device) and torch.get_float32_matmul_precision() == "highest"
             exact = exact and words.dtype == torch.float32 and not torch.is_autocast_enabled(device.type)
-            given = (image_vectors, regions, vectors, words.contiguous(), sizes)
+            given = (*alike(image_vectors, regions, vectors, words), sizes)
             found: tuple[Tensor, Moments] = call(
                 SimilarityNodes.formulas, self, *given, scored, exact_linear if exact else F.linear,
                 varying=[(x, 0) for x in given] + [(given[3], 1)],
