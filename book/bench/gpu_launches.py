@@ -5,14 +5,17 @@ The profiler makes every later launch of its process slower, so that nothing is 
 
 from __future__ import annotations
 
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import torch
 from gpu_common import Bench, Result, build, captions, pictures, prepared
 from torch import nn
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from nclib import losses
 from nclib.common.method import loss_terms
@@ -72,6 +75,20 @@ def model_steps(name: str) -> Callable[[Bench], Iterator[None]]:
     return steps
 
 
+class ItemCallers(TorchDispatchMode):
+    """Names the three functions around every read of a value on the host, but for the backward pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten._local_scalar_dense.default:
+            frames = [f for f in traceback.extract_stack() if "/_dynamo/" not in f.filename][:-1]
+            self.names.add(" < ".join(f"{f.name}:{f.lineno}" for f in frames[:-4:-1]))
+        return func(*args, **(kwargs or {}))
+
+
 def counted(steps: Iterator[None], bench: Bench) -> Result:
     """Return calls of a step by kind, and the milliseconds for which the device was busy with it."""
     for _ in range(WARM):
@@ -95,5 +112,8 @@ def counted(steps: Iterator[None], bench: Bench) -> Result:
     busy, until = 0.0, float("-inf")
     for start, end, _ in sorted(spans):
         busy, until = busy + max(0.0, end - max(start, until)), max(until, end)
+    with ItemCallers() as items:
+        next(steps)
+    found["callers of items"] = ", ".join(sorted(items.names)) or None
     found["kernels"] = sum(not name.startswith("Mem") for *_, name in spans) / STEPS  # neither copy nor fill
     return found | {"device_busy_ms": busy / STEPS / 1e3 if spans else None}

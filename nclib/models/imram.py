@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from nclib.models.base import option
 from nclib.models.cross import POOLS, attention, context_cosine, raw_scores
 from nclib.models.encoders import l2
+from nclib.models.grouping import accelerated
 from nclib.models.region_words import FragmentMatcher
 from nclib.models.registry import register
 
@@ -55,6 +56,8 @@ class IMRAM(FragmentMatcher):
     steps: int = option(3, low=1)
     temperature: float = option(9.0, above=0)
     normalise: bool = option(False)
+
+    group_bytes: ClassVar = 2 << 30  # a batch of the papers' size would take 20 GB at once
 
     # The official runs: hardest negatives from the first epoch on.
     settings: ClassVar = {
@@ -106,7 +109,9 @@ class IMRAM(FragmentMatcher):
 
     def training_bytes(self, regions: Tensor) -> tuple[int, int]:
         n_images, n_regions, dim = regions.shape
-        query = n_images * 9 * dim * (self.steps - 1) * regions.element_size()
+        # of the width of a query: nine arrays a round; a compiler keeps three of them (one H200, two groups)
+        arrays = 3 if accelerated(regions.device) else 9
+        query = n_images * arrays * dim * (self.steps - 1) * regions.element_size()
         sides = BRANCHES[self.branch]
         shares = n_images * n_regions * 8 * self.steps * len(sides) * regions.element_size()
         return shares + query * ("text" in sides), query * n_regions * ("image" in sides)

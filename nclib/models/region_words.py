@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -236,7 +236,14 @@ class FragmentMatcher(RegionWordMatcher):
 
     Captions are cut into groups that fit the memory budget. If all groups of a training step together do not
     fit, each group is computed again in the backward pass.
+
+    Attributes
+    ----------
+    group_bytes : int or None
+        Largest group in training on an accelerator, below the memory budget; None: the budget alone.
     """
+
+    group_bytes: ClassVar[int | None] = None
 
     def __init__(self, **common: Any) -> None:
         super().__init__(**common)
@@ -327,6 +334,8 @@ class FragmentMatcher(RegionWordMatcher):
             budget = self.memory_budget
             if not training and not accelerated(regions.device):
                 budget = min(budget, EVALUATION_BYTES)
+            if training and accelerated(regions.device) and self.group_bytes:
+                budget = min(budget, self.group_bytes)
             groups = group_captions(
                 lengths,
                 group_cost=GROUP_BYTES / word if accelerated(regions.device) else GROUP_COST,

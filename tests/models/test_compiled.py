@@ -86,9 +86,11 @@ def test_one_graph_serves_all_lengths_and_changes_no_number(name, monkeypatch):
         }  # fmt: skip
 
 
-def test_a_map_by_halves_is_a_map_in_float32():
+@pytest.mark.parametrize("width", [64, compiled.HALVES_FROM])
+def test_a_map_by_halves_is_a_map_in_float32(width):
     g = torch.Generator().manual_seed(0)
-    x, weight, bias = (torch.randn(*shape, generator=g) for shape in ((2, 50, 64), (16, 64), (16,)))
+    x, weight, bias = (torch.randn(*shape, generator=g) for shape in ((2, 50, width), (16, width), (16,)))
+    assert torch.equal(compiled.exact_linear(x, weight, bias), F.linear(x, weight, bias)) == (width == 64)
     results = []
     for of, dtype in ((compiled.exact_linear, torch.float32), (F.linear, torch.float64)):
         given = [part.to(dtype).requires_grad_() for part in (x, weight, bias)]
