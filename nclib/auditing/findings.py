@@ -12,29 +12,17 @@ from nclib.auditing.share import Share
 from nclib.auditing.wording import quoted
 from nclib.common.row_writer import some
 
-#: Share of pairs that repeat, from which this is the likely cause of a disagreement.
-NOTABLE = 0.01
 
-
-def disagreement(found: Settled, pairs: Pairs, copies: Copies) -> list[str]:
+def disagreement(found: Settled) -> list[str]:
     """Return a warning where scores disagree about the share of wrong pairs, else nothing."""
     if found.contradicted is None:
         return []
-    use = pairs.usable
-    if (copies.repeated(np.arange(len(pairs)), pairs.image_of)[use] > 0).mean() >= NOTABLE:
-        cause = "captions or pictures that repeat"
-    elif (copies.count[use] == 0).mean() >= NOTABLE:
-        cause = "pairs that are stored several times"
-    elif pairs.n_images < len(pairs):
-        cause = "pictures whose captions are wrong together, so that they agree with each other"
-    else:
-        cause = "related mistakes: wrong captions that agree with those of similar pictures"
     name, share = found.contradicted
     return [
         f"Two estimates of the share of wrong pairs contradict each other: {said(share)} by the score "
-        f"{name}, {said(found.cosine)} by the plain cosine. Likely cause: {cause}. The probabilities are "
-        "those of the plain cosine, and the interval holds both. Mark the pairs whose label teaches most "
-        "before you rely on a number."
+        f"{name}, {said(found.second)} by the standardised cosine. Share and probabilities are those of the "
+        "standardised cosine, and the interval holds both. Mark the pairs whose label teaches most before "
+        "you rely on a number."
     ]
 
 

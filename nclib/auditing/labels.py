@@ -51,6 +51,32 @@ class Corrected(NamedTuple):
     unseen: float
 
 
+def by_sample(p: Array, at: NDArray[Any], chance: Array, wrong: NDArray[np.bool_]) -> Share:
+    r"""Estimate the share of wrong pairs by labels of a random sample, whatever the model of P(wrong) is.
+
+    The difference estimator of survey sampling: :math:`\frac1N \sum_i p_i + \sum_k w_k (y_k - p_k)` with the
+    weights :math:`w_k \propto 1 / \pi_k`, plus or minus two standard errors.
+
+    Parameters
+    ----------
+    p : ndarray, (N,)
+        P(wrong) of all pairs, before the labels.
+    at : ndarray of int, (L,)
+        The labelled pairs.
+    chance : ndarray, (L,)
+        Their chances of being asked about, up to a factor.
+    wrong : ndarray of bool, (L,)
+    """
+    weight = 1 / chance
+    weight /= weight.sum()
+    off = wrong - p[at]
+    value = float(p.mean() + weight @ off)
+    # A sample without a surprise is not certain: one more label, wrong by half, is added.
+    error = 2 * float(np.sqrt((weight**2) @ (off - weight @ off) ** 2 + (0.5 / (len(at) + 1)) ** 2 / len(at)))
+    least, most = wrong.sum() / len(p), 1 - (~wrong).sum() / len(p)
+    return Share(*(float(np.clip(x, least, most)) for x in (value, value - error, value + error)))
+
+
 def relabelled(
     found: Calibration,
     given: NDArray[Any],

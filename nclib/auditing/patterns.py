@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -9,12 +10,15 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from nclib.auditing.neighbours import Neighbours
-from nclib.auditing.pairs import Pairs, exchange
+from nclib.auditing.pairs import Pairs
 from nclib.auditing.scores import cosine
 
 Array = NDArray[Any]
 #: Rows and pictures that a run may be moved by; shortest run; log odds beyond chance.
 OFFSETS, SHORTEST, SURE = (-2, -1, 1, 2), 3, 5.0
+#: Least part of the signs that counts, so that one sign is not sure. Distances of blocks that are tried:
+#: most, and captions that name one; nearest pictures looked at, of captions of at least this P(wrong).
+LEAST, FAR, OFTEN, NEAREST, SUSPECT = 0.05, 4, 5, 3, 0.2
 
 
 def swaps(image_of: Array, partner: Array) -> list[tuple[int, int]]:
@@ -26,11 +30,14 @@ def swaps(image_of: Array, partner: Array) -> list[tuple[int, int]]:
     return list(zip(both["row_x"].tolist(), both["row_y"].tolist(), strict=True))
 
 
-def shifted(n_images: int, image_of: Array) -> list[tuple[int, str, Array]]:
-    """Return (by, unit, picture of every row) for runs moved by 1 or 2 rows or pictures; -1 outside."""
+def shifted(n_images: int, image_of: Array, far: Sequence[int] = ()) -> list[tuple[int, str, Array]]:
+    """Return (by, unit, picture of every row) for runs moved by 1 or 2 rows or pictures; -1 outside.
+
+    ``far`` are more rows to try, such as the distance of two blocks that were exchanged.
+    """
     n, found = len(image_of), []
     places = np.arange(n)
-    for by in OFFSETS:
+    for by in (*OFFSETS, *far):
         at = places + by
         found.append((by, "row", np.where((at >= 0) & (at < n), image_of[at.clip(0, n - 1)], -1)))
     if not np.array_equal(image_of, places):
@@ -40,29 +47,48 @@ def shifted(n_images: int, image_of: Array) -> list[tuple[int, str, Array]]:
     return found
 
 
-def runs(
-    gain: Array, informative: NDArray[np.bool_], jump: float, spread: float
-) -> list[tuple[int, int, float]]:
+def distances(image_of: Array, nearest: Array, suspect: NDArray[np.bool_]) -> list[int]:
+    """Return how many rows the captions of suspect rows most often lie from where they would fit.
+
+    Parameters
+    ----------
+    image_of : ndarray of int, (M,)
+    nearest : ndarray of int, (M, k)
+        Pictures that fit each caption best; -1 where there are fewer.
+    suspect : ndarray of bool, (M,)
+    """
+    row = np.full(int(max(image_of.max(), nearest.max())) + 1, -1)
+    row[image_of[::-1]] = np.arange(len(image_of))[::-1]
+    rows = np.flatnonzero(suspect)
+    to = np.where(nearest[rows] >= 0, row[nearest[rows]], -1)
+    by, count = np.unique((to - rows[:, None])[to >= 0], return_counts=True)
+    often = (count >= OFTEN) & (np.abs(by) > max(OFFSETS))
+    return by[often][np.argsort(-count[often], kind="stable")][:FAR].tolist()
+
+
+def runs(better: NDArray[np.bool_], informative: NDArray[np.bool_]) -> list[tuple[int, int, float]]:
     """Return runs (start, stop, log odds) of rows in which a shift explains the scores.
 
     Parameters
     ----------
-    gain : ndarray, (M,)
-        Score with the shifted picture minus score with the given one.
+    better : ndarray of bool, (M,)
+        Whether a caption fits the shifted picture better than the given one.
     informative : ndarray of bool, (M,)
         False where both are the same picture.
-    jump, spread : float
-        Mean gain of a shifted row, and standard deviation of the gain of a row that is wrong in another way.
     """
-    # Cumulated log odds of a gain around `jump` against one around 0 (right pairs are far below), with
-    # restarts at every new minimum: an excursion above the threshold is a run, from its start to its peak.
-    odds = np.where(informative, (jump * gain - jump**2 / 2) / spread**2, 0.0).clip(-6, 6)
+    # Page's cumulative sum of signs. In the whole file a part q of the signs is "better": neighbouring rows
+    # of a catalogue are alike, wrong pairs toss a coin. In a run that is shifted back it is 1 - q: a right
+    # caption beside the picture of another row. Restarts at every new minimum: an excursion above the
+    # threshold is a run, from its start to its peak.
+    q = float(np.clip(better[informative].mean(), LEAST, 0.5)) if informative.any() else 0.5
+    gain = np.log((1 - q) / q)
+    odds = np.where(informative, np.where(better, gain, -gain), 0.0)
     total = np.concatenate([[0.0], np.cumsum(odds)])
     least = np.minimum.accumulate(total)
     height = total - least
     excursion = np.cumsum(height == 0)
     found = []
-    for one in np.unique(excursion[height >= np.log(len(gain)) + SURE]):
+    for one in np.unique(excursion[height >= np.log(len(better)) + SURE]):
         start, stop = np.searchsorted(excursion, [one, one + 1])
         peak = int(start + np.argmax(height[start:stop]))
         if informative[start:peak].sum() >= SHORTEST:
@@ -91,24 +117,18 @@ def find_patterns(
     ids = np.array(pairs.ids, dtype=object)
     found: list[dict[str, Any]] = []
     fit = cosine(pairs, neighbours)
-    every = np.arange(len(pairs))
-    other = cosine(pairs, neighbours, every, exchange(pairs, every, np.random.default_rng(0)))
-    good = pairs.usable & (p_wrong < 0.5)
-    jump, spread = float(np.median(fit[good]) - other.mean()) if good.any() else 0.0, float(other.std())
-    taken = np.zeros(len(pairs), bool)
-    if jump > 0 and spread > 0:
-        options = []
-        for by, unit, images in shifted(pairs.n_images, pairs.image_of):
-            rows = np.flatnonzero((images >= 0) & (images != pairs.image_of) & pairs.usable)
-            gain, informative = np.zeros(len(pairs)), np.zeros(len(pairs), bool)
-            gain[rows] = cosine(pairs, neighbours, rows, images[rows]) - fit[rows]
-            informative[rows] = True
-            at = runs(gain, informative, jump, spread * np.sqrt(2))
-            options += [(odds, start, stop, by, unit) for start, stop, odds in at]
-        for _, start, stop, by, unit in sorted(options, reverse=True):
-            if not taken[start:stop].any():
-                taken[start:stop] = True
-                found.append({"kind": "shift", "ids": ids[start:stop].tolist(), "by": by, "unit": unit})
+    taken, options = np.zeros(len(pairs), bool), []
+    far = distances(pairs.image_of, neighbours.pictures[:, :NEAREST], pairs.usable & (p_wrong >= SUSPECT))
+    for by, unit, images in shifted(pairs.n_images, pairs.image_of, far):
+        rows = np.flatnonzero((images >= 0) & (images != pairs.image_of) & pairs.usable)
+        better, informative = np.zeros((2, len(pairs)), bool)
+        better[rows] = cosine(pairs, neighbours, rows, images[rows]) > fit[rows]
+        informative[rows] = True
+        options += [(odds, start, stop, by, unit) for start, stop, odds in runs(better, informative)]
+    for _, start, stop, by, unit in sorted(options, reverse=True):
+        if not taken[start:stop].any():
+            taken[start:stop] = True
+            found.append({"kind": "shift", "ids": ids[start:stop].tolist(), "by": by, "unit": unit})
     alone = {"by": None, "unit": None}
     for a, b in swaps(pairs.image_of, proposed):
         if not taken[a] and not taken[b]:

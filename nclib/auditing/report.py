@@ -21,14 +21,14 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from numpy.typing import NDArray
 
 from nclib.auditing.pairs import Pairs
-from nclib.auditing.result import WRONG_FROM, Findings
+from nclib.auditing.result import ASKED, WRONG_FROM, Findings
 from nclib.auditing.wording import beginning, explained, percent, settings, verdict
 from nclib.common.extras import MissingExtraError, needed_by
 from nclib.common.files import digest, write_atomically
 from nclib.readers import UnreadableError
 
 HERE = Path(__file__).parent
-SUSPECTS, ASKED = 200, 60  # pairs on the page: the most suspicious, and those whose label teaches most
+SUSPECTS = 200  # of the most suspicious pairs on the page
 FIRST = 12  # suspects in a notebook
 ROWS = 50  # of a table on the page; the files beside it hold the rest
 FOLD = 200  # characters of a caption that are shown at once
@@ -270,7 +270,8 @@ def summary(audit: Findings) -> str:
         for one in audit.by.head(SHOWN).itertuples()
     ]
     lines += audit.findings
-    lines += filter(None, (audit.assumption, audit.weakness()))
+    blind = "" if audit.blind_spot is None else str(audit.blind_spot)
+    lines += filter(None, (audit.assumption, blind, audit.weakness()))
     # Who labelled a pair knows it: what to look at next are the others.
     to_see = audit.table["p_wrong"].notna() & ~audit.table["id"].isin(list(audit.labels))
     first = audit.table[to_see].sort_values("rank").head(PRINTED)

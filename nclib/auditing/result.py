@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import pandas as pd
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from nclib.auditing.copies import copies_of, first_pair
 from nclib.auditing.findings import MARKS, about_marks, marks_warning
 from nclib.auditing.groups import shares
-from nclib.auditing.labels import relabelled
+from nclib.auditing.labels import by_sample, relabelled
 from nclib.auditing.neighbours import Neighbours
 from nclib.auditing.pairs import Pairs
 from nclib.auditing.partners import Partners
@@ -46,7 +46,38 @@ ASSUMPTION = (
 )
 #: Pairs at least this likely to be wrong are called wrong, and are not kept.
 WRONG_FROM = 0.5
+#: Least P(wrong) of a pair in a run of rows that is shifted, and the ends of its interval.
+IN_A_RUN = (0.95, 0.5, 0.99)
+#: Part of the exchanges with similar pictures that are found, below which such mistakes count as hidden.
+INVISIBLE = 0.2
+#: Pairs that the page asks about; fewest labels of asked pairs that a share is estimated by.
+ASKED, FEWEST_ASKED = 60, 10
 LABELS = ("wrong", "right", "unsure")
+
+
+class BlindSpot(NamedTuple):
+    """Part of planted exchanges that an audit calls wrong.
+
+    Parameters
+    ----------
+    near, random : float
+        Of captions with one of the eight pictures most similar to their own, and with random ones.
+    """
+
+    near: float
+    random: float
+
+    @property
+    def hides(self) -> bool:
+        """Whether mistakes among similar pictures are nearly invisible."""
+        return self.near < INVISIBLE
+
+    def __str__(self) -> str:
+        hint = ": the share is a lower bound" if self.hides else ""
+        return (
+            "Of captions planted on one of the eight most similar pictures this audit finds "
+            f"{self.near:.0%}, of captions planted at random {self.random:.0%}{hint}."
+        )
 
 
 @dataclass
@@ -78,11 +109,17 @@ class Findings:
     patterns : list of dict
         ``kind`` ("swap", "shift" or "orphan"), ``ids``, ``by`` (rows or pictures of a shift, else None)
         and ``unit`` of ``by``.
+    asked : dict of str to float
+        Pairs that :meth:`ask` has named, with their chances of being named, up to a factor.
     warnings, findings : list of str
         Sentences that come first: why the share is not to be trusted; and what else was found, such as
         captions that stand on many pictures.
-    cosine_share : Share or None
-        Share of wrong pairs by the cosine alone, which depends on no other pair.
+    second_share : Share or None
+        Share of wrong pairs by the standardised cosine alone, which depends on no other pair.
+    contradicted : bool
+        Whether the score and the standardised cosine contradict each other about the share.
+    blind_spot : BlindSpot or None
+        Which part of planted exchanges with similar pictures, and with random ones, the audit finds.
     repeats : DataFrame
         Captions that stand on many pictures, and pictures with many captions: ``kind`` ("caption" or
         "picture"), ``name``, ``times``, and ``wrong``, the expected share of its pairs that are wrong.
@@ -106,18 +143,27 @@ class Findings:
     proposed: Array = field(repr=False)
     labels: dict[str, str] = field(default_factory=dict, repr=False)
     edits: dict[str, str] = field(default_factory=dict, repr=False)
+    asked: dict[str, float] = field(default_factory=dict, repr=False)
     warnings: list[str] = field(default_factory=list)
     findings: list[str] = field(default_factory=list)
-    cosine_share: Share | None = None
+    second_share: Share | None = None
+    contradicted: bool = False
+    blind_spot: BlindSpot | None = None
     repeats: pd.DataFrame = field(default_factory=pd.DataFrame, repr=False)
     kind: Array = field(kw_only=True, repr=False)
     groups: list[str] = field(default_factory=list, repr=False)
     by: pd.DataFrame = field(default_factory=pd.DataFrame, repr=False)
 
     @property
+    def shifted(self) -> NDArray[np.bool_]:
+        """Pairs in a run that is shifted, (M,)."""
+        return in_runs(self.pairs, self.patterns)
+
+    @property
     def ask_first(self) -> bool:
-        """Whether parts of the audit disagree, so that labels of :meth:`ask` come before its answer."""
-        return bool(self.warnings)
+        """Whether labels of :meth:`ask` come before the answer: parts of it disagree, or mistakes hide."""
+        hidden = self.blind_spot is not None and self.blind_spot.hides and not self.labels
+        return bool(self.warnings) or hidden
 
     def shares(self, calibration: Calibration) -> pd.DataFrame:
         """Return the share of wrong pairs in each group by a calibration; an empty table without groups."""
@@ -230,8 +276,8 @@ class Findings:
         check_count("n", n)
         open_rows = self.table[self.pairs.usable & ~self.table["id"].isin(list(self.labels))]
         open_rows = open_rows.sort_values("rank")
-        p = open_rows["p_wrong"].fillna(0.5).to_numpy()
-        total = np.cumsum(np.sqrt(p * (1 - p)) + 0.05)
+        chance = asking_chance(open_rows["p_wrong"].to_numpy())
+        total = np.cumsum(chance)
         if len(total) > n:
             start = np.random.default_rng([self.settings["seed"], len(self.labels)]).random()
             # Every pair at most once: where chances exceed one, the next ones are taken.
@@ -239,6 +285,7 @@ class Findings:
             places = np.arange(n)
             at = np.minimum(np.maximum.accumulate(at - places) + places, len(total) - n + places)
             open_rows = open_rows.iloc[at]
+        self.asked.update(zip(open_rows["id"], asking_chance(open_rows["p_wrong"].to_numpy()), strict=True))
         return open_rows[["id", "image", "caption", "p_wrong"]].assign(label="").reset_index(drop=True)
 
     def tell(self, labels: Any) -> Self:
@@ -275,8 +322,10 @@ class Findings:
             calibration = made.calibration
             settings |= {"mistaken_labels": made.rate, "labels_contradict": made.unseen}
             doubted = [self.pairs.ids[row] for row in of[made.doubted]]
+            if self.contradicted:
+                calibration = self._by_sample(calibration, sure)
             assumption = f"{ASSUMPTION} They are corrected by {len(rows)} labels given by a person."
-        table = with_probabilities(self.table, self.pairs, calibration, self.kind)
+        table = with_probabilities(self.table, self.pairs, calibration, self.kind, self.shifted)
         for name in ("p_wrong", "p_low", "p_high"):
             table.loc[rows, name] = wrong.astype(float)
         table["rank"] = _rank(table)
@@ -298,6 +347,25 @@ class Findings:
             edits=edits,
             by=self.shares(calibration),
         )
+
+    def _by_sample(self, calibration: Calibration, sure: dict[str, bool]) -> Calibration:
+        """Return the calibration before labels with the share that labels of asked pairs give.
+
+        Where scores contradict each other, labels of a random sample are believed rather than any score.
+        """
+        if not self.asked:  # by the page of an audit that is made again
+            self.ask(ASKED)
+        names = [name for name in sure if name in self.asked]
+        if len(names) < FEWEST_ASKED:
+            return calibration
+        score = self.table["score"].to_numpy()
+        p = np.zeros(len(score))
+        p[self.pairs.usable] = self.calibration(score[self.pairs.usable], self.kind[self.pairs.usable])[0]
+        at = np.array([self.pairs.row_of[name] for name in names])
+        place = np.cumsum(self.pairs.usable) - 1
+        chance = np.array([self.asked[name] for name in names])
+        share = by_sample(p[self.pairs.usable], place[at], chance, np.array([sure[name] for name in names]))
+        return self.calibration.with_share(share)
 
     def _apart(self, sure: dict[str, bool]) -> list[str]:
         """Return the labelled pairs that have another label than a pair with the same picture and caption."""
@@ -399,7 +467,8 @@ class Findings:
             "pictures": pairs.n_images,
             "not_judged": len(pairs.problems),
             "share": self.share._asdict(),
-            "cosine_share": self.cosine_share and self.cosine_share._asdict(),
+            "second_share": self.second_share and self.second_share._asdict(),
+            "blind_spot": self.blind_spot and self.blind_spot._asdict(),
             "by": self.by.to_dict("records"),
             "warnings": self.warnings,
             "findings": self.findings,
@@ -413,13 +482,37 @@ class Findings:
 
 
 def with_probabilities(
-    table: pd.DataFrame, pairs: Pairs, calibration: Calibration, kind: Array
+    table: pd.DataFrame, pairs: Pairs, calibration: Calibration, kind: Array, shifted: Array
 ) -> pd.DataFrame:
-    """Return the table with P(wrong), its interval and ranks that follow from scores and kinds."""
+    """Return the table with P(wrong), its interval and ranks that follow from scores, kinds and order.
+
+    ``shifted``, (M,) of bool, are pairs in a run that is shifted: nearly all of them are wrong.
+    """
     ends = calibration(table["score"].to_numpy(), kind).T
+    if not calibration.reason:
+        ends[shifted] = np.maximum(ends[shifted], IN_A_RUN)
     ends[~pairs.usable] = np.nan
     table = table.assign(**{n: ends[:, i] for i, n in enumerate(("p_wrong", "p_low", "p_high"))})
     return table.assign(rank=_rank(table))
+
+
+def in_runs(pairs: Pairs, patterns: list[dict[str, Any]]) -> NDArray[np.bool_]:
+    """Return which pairs, (M,), stand in a run that is shifted."""
+    inside = np.zeros(len(pairs), bool)
+    inside[[pairs.row_of[name] for one in patterns if one["kind"] == "shift" for name in one["ids"]]] = True
+    return inside & pairs.usable
+
+
+def with_order(share: Share, before: Array, after: Array) -> Share:
+    """Return the share of wrong pairs with what the order of rows adds to their probabilities."""
+    added = float(np.nansum(after - before) / max(1, np.isfinite(before).sum()))
+    return Share(*(min(1.0, end + added) for end in share)) if added > 0 else share
+
+
+def asking_chance(p: Array) -> Array:
+    """Return the chances, up to a factor, with which :meth:`Findings.ask` takes pairs of P(wrong) ``p``."""
+    p = np.where(np.isnan(p), 0.5, p)
+    return np.asarray(np.sqrt(p * (1 - p)) + 0.05)
 
 
 def threshold_costs(table: pd.DataFrame) -> dict[str, Array]:

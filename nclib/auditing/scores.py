@@ -35,6 +35,8 @@ K, BETA, GAMMA, TAU_NEAR, TAU_PAIR = 5, 5.0, 5.0, 0.1, 5.0
 SIBLINGS, SIBLING_SLOPE = 8, 6.0
 #: Anchors of the rank correlation.
 ANCHORS = 128
+#: Pairs whose pictures and captions are the random ones that the standardised cosine compares with.
+RANDOM = 512
 #: Share of the captions that the plan of the score "transport" moves.
 MOVED = 0.9
 
@@ -255,6 +257,56 @@ def _lend_less(known: NDArray[np.bool_], foreign: NDArray[np.bool_], rows: Indic
     """Leave out one of the known captions, (B, c), of pictures that the captions ``rows`` do not claim."""
     at = np.flatnonzero(foreign & known.any(1))
     known[at, rows[at] % known[at].sum(1)] = False
+
+
+@score("standardised")
+def standardised(pairs: Pairs, neighbours: Neighbours, rows: Indices, of: Indices) -> Scores:
+    r"""Doubly standardised cosine, mean of :math:`(c - \mu_j) / \sigma_j` and :math:`(c - \nu_i) / \tau_i`.
+
+    Means and deviations are those of the cosines of the caption with 512 random pictures, and of the picture
+    with 512 random captions: a weak source, another language and a stock phrase are each compared with
+    themselves.
+    """
+    fold, caption, picture = neighbours.once("random", lambda: _with_random(pairs))
+    c = cosine(pairs, neighbours, rows, of)
+    return (
+        (c - caption[0, rows]) / caption[1, rows]
+        + (c - picture[0, fold[rows], of]) / picture[1, fold[rows], of]
+    ) / 2
+
+
+def _with_random(pairs: Pairs) -> tuple[Indices, Array, Array]:
+    """Return the fold of each caption, and means and deviations of cosines with random items of other pairs.
+
+    Those of captions, (2, M), are with pictures of their fold; those of pictures, (2, folds, N), with
+    captions of each.
+    """
+    fold, usable = fold_of(pairs.captions), np.flatnonzero(pairs.usable)
+    rng, folds = np.random.default_rng(0), int(fold.max()) + 1
+    caption, picture = np.ones((2, len(pairs)), np.float32), np.ones((2, folds, pairs.n_images), np.float32)
+
+    def facts(c: Array, own: NDArray[np.bool_]) -> Array:
+        use = ~own
+        n = use.sum(1).clip(1)
+        mean = (c * use).sum(1) / n
+        return np.stack([mean, np.sqrt((((c - mean[:, None]) ** 2) * use).sum(1) / n).clip(1e-6)])
+
+    for k in range(folds):
+        mine = usable[fold[usable] == k]
+        some = rng.permutation(mine)[:RANDOM]
+        said, shown, of = (
+            pairs.unit_captions(some),
+            pairs.unit_images(pairs.image_of[some]),
+            pairs.image_of[some],
+        )
+        for part in blocks(len(mine)):
+            rows = mine[part]
+            own = pairs.image_of[rows][:, None] == of
+            caption[:, rows] = facts(pairs.unit_captions(rows) @ shown.T, own)
+        for part in blocks(pairs.n_images):
+            own = np.arange(part.start, part.stop)[:, None] == of
+            picture[:, k, part] = facts(pairs.unit_images(part) @ said.T, own)
+    return fold, caption, picture
 
 
 def _given(pairs: Pairs, neighbours: Neighbours) -> Scores:

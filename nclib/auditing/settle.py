@@ -24,6 +24,8 @@ EXCHANGED, MOST_EXCHANGED, PLANTED, FEWEST_PLANTED, MOST_PLANTED = 5000, 200_000
 SAME = 1e-5
 #: Area under the ROC curve of the score on exchanged pairs, below which it is weak; fits of a combination.
 WEAK, FITS = 0.8, 5
+#: Score of the second opinion about the share, and of the probabilities where the scores contradict it.
+SECOND = "standardised"
 #: Probability beforehand that a calibration does not hold where scores contradict each other.
 DOUBT = 0.5
 
@@ -113,46 +115,47 @@ class Scored:
 
 
 class Settled(NamedTuple):
-    """The score in use, its calibration, the share by the plain cosine, and a score that contradicts it."""
+    """The score in use, its calibration, the share by the second opinion, and a score that contradicts it."""
 
     scored: Scored
     calibration: Calibration
-    cosine: Share
+    second: Share
     contradicted: tuple[str, Share] | None = None
 
 
 def settled(name: str, pairs: Pairs, near: Neighbours, queries: Queries, seed: int) -> Settled:
     """Return the score in use and its calibration.
 
-    The cosine of a pair depends on no other pair, so that wrong pairs have the cosines of exchanged ones
-    however they became wrong. Other scores ask neighbours and siblings, by which wrong pairs can fit better
-    than exchanged ones. So the share by the score is drawn towards that by the cosine (see
-    :meth:`nclib.auditing.share.Share.beside`) where their intervals meet. Where they do not, the cosine is
-    in use, its share is drawn towards that by the score, and the interval holds both.
+    The standardised cosine of a pair depends on no other pair, so that wrong pairs have the cosines of
+    exchanged ones however they became wrong. Other scores ask neighbours and siblings, by which wrong pairs
+    can fit better than exchanged ones. So the share by the score is drawn towards that by the standardised
+    cosine (see :meth:`nclib.auditing.share.Share.beside`) where their intervals meet. Where they do not, the
+    standardised cosine is in use with its own share and its own probabilities, and the interval holds both.
     """
     captions, images = (np.concatenate(x) for x in zip(*queries.sets, strict=True))
     cuts = np.cumsum([len(rows) for rows, _ in queries.sets])[:-1]
     given, exchanged = slice(cuts[0]), slice(*cuts[:2])
-    names = dict.fromkeys(("cosine", *(PARTS if name == "auto" else (name,))))
+    names = dict.fromkeys(("cosine", SECOND, *(PARTS if name == "auto" else (name,))))
     values = {n: SCORES[n](pairs, near, captions, images) for n in names}
-    if np.ptp(values["cosine"][: cuts[1]]) < SAME:
-        values = {"cosine": np.zeros(len(captions), np.float32)}  # copies of one pair: rounding alone differs
-        name = "cosine"
 
-    def made(name: str, parts: tuple[str, ...]) -> tuple[Scored, Calibration]:
+    def calibrated(name: str, parts: tuple[str, ...]) -> tuple[Scored, Calibration]:
         scored = _put_together(name, {n: values[n] for n in parts}, captions, cuts, pairs, near, seed)
         return scored, calibrate(*queries.samples(*scored.values[:2]), seed)
 
-    by_cosine, found_by_cosine = made("cosine", ("cosine",))
-    if name == "cosine":
-        return Settled(by_cosine, found_by_cosine, found_by_cosine.share)
-    scored, found = made(name, parts_of(values, given, exchanged) if len(values) > 2 else (name,))
-    mine, cosine = found.share, found_by_cosine.share
-    if found.reason or mine.meets(cosine):
-        return Settled(scored, found.with_share(mine.beside(cosine)), cosine)
-    wide = Share(cosine.beside(mine).value, min(mine.low, cosine.low), max(mine.high, cosine.high))
-    found = replace(found_by_cosine.with_share(wide), doubt=DOUBT)
-    return Settled(by_cosine, found, cosine, (scored.name, mine))
+    if np.ptp(values["cosine"][: cuts[1]]) < SAME:  # copies of one pair: rounding alone differs
+        values["cosine"] = np.zeros(len(captions), np.float32)
+        scored, calibration = calibrated("cosine", ("cosine",))
+        return Settled(scored, calibration, calibration.share)
+    by_second, of_second = calibrated(SECOND, (SECOND,))
+    if name == SECOND:
+        return Settled(by_second, of_second, of_second.share)
+    scored, calibration = calibrated(name, parts_of(values, given, exchanged) if name == "auto" else (name,))
+    mine, second = calibration.share, of_second.share
+    if calibration.reason or of_second.reason or mine.meets(second):
+        drawn = calibration if of_second.reason else calibration.with_share(mine.beside(second))
+        return Settled(scored, drawn, second)
+    wide = Share(second.value, min(mine.low, second.low), max(mine.high, second.high))
+    return Settled(by_second, replace(of_second, share=wide, doubt=DOUBT), second, (scored.name, mine))
 
 
 def _put_together(

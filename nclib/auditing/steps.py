@@ -32,12 +32,15 @@ from nclib.auditing.result import (
     ASSUMPTION,
     COLUMNS,
     WRONG_FROM,
+    BlindSpot,
     Findings,
+    in_runs,
     threshold_costs,
+    with_order,
     with_probabilities,
 )
 from nclib.auditing.scores import SCORES
-from nclib.auditing.settle import Scored, draw_queries, reliability, settled
+from nclib.auditing.settle import Queries, Scored, draw_queries, reliability, settled
 from nclib.auditing.share import Calibration
 from nclib.common.checks import check_choice, check_count
 from nclib.common.options import did_you_mean
@@ -200,6 +203,9 @@ def audit(
     floor = np.quantile(right, 0.05) if len(right) else -np.inf
     placed = partners.rows[partners.scores >= floor]
     found = find_patterns(pairs, near, p_wrong, partners.image, placed)
+    alone = p_wrong
+    table = with_probabilities(table, pairs, calibration, kind, in_runs(pairs, found))
+    p_wrong = table["p_wrong"].to_numpy().copy()
     names = np.array([*pairs.ids, ""], dtype=object)
     copies = copies_of(pairs, near)
     same_image, same_caption = duplicates(pairs, copies)
@@ -227,7 +233,7 @@ def audit(
             "plan_iterations": partners.plan.plan.iterations,
         },
         table=table,
-        share=calibration.share,
+        share=with_order(calibration.share, alone, p_wrong),
         curves={
             **_curves(given, exchanged, similar),
             "threshold": threshold_costs(table),
@@ -239,14 +245,26 @@ def audit(
         plan=partners.plan,
         proposed=partners.image,
         kind=kind,
-        warnings=disagreement(use, pairs, copies),
+        warnings=disagreement(use),
         findings=what_repeats(repeated, copies, pairs),
-        cosine_share=None if calibration.reason else use.cosine,
+        second_share=None if calibration.reason else use.second,
+        contradicted=use.contradicted is not None,
+        blind_spot=_blind_spot(calibration, scored, queries),
         repeats=repeated,
         groups=names_of_groups,
     )
     result.by = result.shares(calibration)
     return result if labels is None else result.tell(labels)
+
+
+def _blind_spot(calibration: Calibration, scored: Scored, queries: Queries) -> BlindSpot | None:
+    """Return how many planted exchanges are called wrong: with similar pictures, and with random ones."""
+    if calibration.reason or not len(scored.values[2]):
+        return None
+    shares = (
+        float((calibration(scored.values[k], queries.kinds[k])[0] >= WRONG_FROM).mean()) for k in (2, 1)
+    )
+    return BlindSpot(*shares)
 
 
 def _check_read(source: Any, reader: dict[str, Any], arrays: list[str]) -> None:
@@ -278,7 +296,9 @@ def _table(
     }
     numbers = ("partner_score", "partner_margin", "partner_mass", "partner_p")
     empty = {name: np.nan if name in numbers else "" for name in COLUMNS[4:]}
-    table = with_probabilities(pd.DataFrame({**columns, **empty}), pairs, calibration, kind)
+    table = with_probabilities(
+        pd.DataFrame({**columns, **empty}), pairs, calibration, kind, np.zeros(m, bool)
+    )
     if pairs.columns is None:
         return table
     own = pairs.columns.rename(columns=lambda name: f"given_{name}" if name in table else name)

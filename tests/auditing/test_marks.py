@@ -9,6 +9,9 @@ import pandas as pd
 import pytest
 from test_mistakes import audited, right
 
+from nclib.auditing.labels import by_sample
+from nclib.auditing.result import asking_chance
+
 
 @cache
 def exchanged(seed=0):
@@ -105,3 +108,17 @@ def test_few_pairs_have_probabilities_by_labels_alone():
     told = audit.tell({str(i): "right" for i in range(6)} | {"6": "wrong"})
     assert 0 < told.share.low < told.share.value < told.share.high < 1
     assert told.table["p_wrong"][7:].between(0.01, 0.9).all()
+
+
+def test_the_difference_estimator_holds_whatever_the_model_says():
+    """Labels of a sample with known chances correct probabilities that are far too low."""
+    rng, held = np.random.default_rng(0), []
+    for _ in range(100):
+        wrong = rng.random(2000) < 0.2
+        p = np.where(wrong, rng.uniform(0, 0.5, 2000), rng.uniform(0, 0.2, 2000))
+        chance = asking_chance(p)
+        at = rng.choice(2000, 80, replace=False, p=chance / chance.sum())
+        share = by_sample(p, at, chance[at], wrong[at])
+        held.append(share.low <= wrong.mean() <= share.high)
+        assert share.low <= share.value <= share.high
+    assert np.mean(held) > 0.9
