@@ -199,6 +199,12 @@ def test_actions_of_workflows_are_pinned_to_commits() -> None:
     assert all(re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40} # v[\d.]+", action) for action in used)
 
 
+def test_every_target_of_make_is_phony() -> None:
+    text = (ROOT / "Makefile").read_text("utf8")
+    phony = set(re.findall(r"^\.PHONY: (.*)", text, re.MULTILINE)[0].split())
+    assert phony == set(re.findall(r"^([a-z][a-z-]*):(?!=)", text, re.MULTILINE))
+
+
 def test_every_supported_python_is_tested() -> None:
     jobs = yaml.safe_load((ROOT / ".github/workflows/book.yml").read_text("utf8"))["jobs"]
     tested = jobs["tests"]["strategy"]["matrix"]["python"]
