@@ -86,7 +86,7 @@ class One(NamedTuple):
         kernel += SMALLEST[self.cost.dtype]
         if self.allowed is not None:
             np.copyto(kernel, 0, where=~self.allowed)
-            if kernel.max() < 1:  # the lowest cost is a forbidden one, which leaves no trace
+            if kernel.max() < 1 and self.allowed.any():  # a forbidden cost is the lowest: it leaves no trace
                 cost = np.where(self.allowed, self.cost, kind(math.inf))
                 return self._replace(cost=cost).kernel()
         return kernel, float(lowest)

@@ -15,12 +15,12 @@ MASS, REG = 0.6, 0.02
 def problem():
     """A problem with holes whose rows and columns have unequal totals, (12, 8)."""
     rng = np.random.default_rng(0)
-    cost, allowed = rng.random((12, 8)), (rng.random((12, 8)) < 0.85).astype(float)
-    allowed[0], allowed[:, 0] = 1, 1
+    cost, allowed = rng.random((12, 8)), rng.random((12, 8)) < 0.85
+    allowed[0], allowed[:, 0] = True, True
     p, q = rng.random(12) + 0.2, rng.random(8) + 0.2
     p, q = p / p.sum(), q / q.sum() / 0.9
     slack = p.sum() - MASS, q.sum() - MASS
-    return One(np.where(allowed > 0, cost, np.inf), p, q, MASS, slack, REG, 1e-12, allowed)
+    return One(np.where(allowed, cost, np.inf), p, q, MASS, slack, REG, 1e-12, allowed)
 
 
 def weights(one, count=1):
