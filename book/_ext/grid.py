@@ -17,7 +17,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpu_results import seconds_of, stored
 from grid_plan import (
@@ -33,6 +33,11 @@ from grid_plan import (
     plan,
     told,
 )
+
+from nclib.common.files import digest, write_atomically
+
+if TYPE_CHECKING:
+    from nclib.runs.request import Request
 
 STAGES = (
     "One seed of the tables that compare methods",
@@ -101,19 +106,12 @@ def gpus(asked: argparse.Namespace) -> list[str]:
     return (visible or [str(i) for i in range(asked.gpus)])[: asked.gpus] * asked.runs_per_gpu
 
 
-def key_of(settings: Mapping[str, Any]) -> str:
-    """Return the settings that name a run as text; equal for a planned run and its record."""
-    from nclib.runs.identity import naming
-
-    return json.dumps(naming(json.loads(json.dumps(settings))), sort_keys=True)
-
-
-def strangers(runs: Mapping[str, Planned], work: pathlib.Path) -> list[str]:
+def strangers(jobs: Mapping[str, Job], work: pathlib.Path) -> list[str]:
     """Return what is wrong with files that stand where records of planned runs belong, one line each."""
     from nclib.runs.record import Record
 
     said = []
-    for target, run in runs.items():
+    for target, job in jobs.items():
         path = work / target
         if not path.exists():
             continue
@@ -122,33 +120,35 @@ def strangers(runs: Mapping[str, Planned], work: pathlib.Path) -> list[str]:
         except (ValueError, OSError) as error:
             said.append(str(error))
             continue
-        want, found = (json.loads(key_of(s)) for s in (run.settings, record.settings))
-        if other := [k for k in {**want, **found} if want.get(k) != found.get(k)]:
+        if other := job.request.unlike(vars(record)):
             said.append(
                 f"{path} is the record of another run, {record.name}: it differs in {', '.join(other)}"
             )
     return said
 
 
-def make(runs: Mapping[str, Planned], asked: argparse.Namespace) -> list[str]:
+def make(missing: Sequence[Job], asked: argparse.Namespace) -> list[str]:
     """Hand the missing runs to Snakemake, in order, and return the files of the records that it made.
 
-    The others are named with their last words and their commands.
+    The others are named with their last words and their commands. The names of the plan and of the records
+    hold digests of what is asked: drivers that share a folder do not read or answer each other's.
     """
     from nclib.runs.words import words_of
 
     work = asked.work.absolute()
-    if wrong := strangers(runs, work):
+    jobs = {job.target: job for job in missing}
+    if wrong := strangers(jobs, work):
         raise GridError("\n".join([*wrong, "Move these files away; their runs are made again."]))
-    order = {target: len(runs) - n for n, target in enumerate(runs)}
     described = {
-        target: {"parts": arguments_of(run, asked), "priority": order[target]} for target, run in runs.items()
+        target: {"parts": arguments_of(job.run, asked), "priority": len(jobs) - n}
+        for n, (target, job) in enumerate(jobs.items())
     }
     job = {"python": sys.executable, "job": str(pathlib.Path(__file__).with_name("grid_job.py"))}
     of_gpu = {"gpus": gpus(asked), "gpu": int(bool(asked.gpus)), "threads": asked.threads or 1}
     work.mkdir(parents=True, exist_ok=True)
-    file = work / "plan.json"
-    file.write_text(json.dumps({"runs": described, **job, **of_gpu}, indent=1), "utf8")
+    content = json.dumps({"runs": described, **job, **of_gpu}, indent=1)
+    file = work / f"plan-{digest(content)[:16]}.json"
+    write_atomically(file, content)
     words = [sys.executable, "-m", "snakemake", "--snakefile", str(GRIDS / "Snakefile")]
     words += ["--directory", str(work), "--config", f"plan={file}"]
     words += [
@@ -166,15 +166,15 @@ def make(runs: Mapping[str, Planned], asked: argparse.Namespace) -> list[str]:
         words += ["--cores", str(asked.cores)]
         words += ["--resources", f"gpu={len(gpus(asked))}"] if asked.gpus else []
     subprocess.call(words, env={**os.environ, "GRIDS": str(GRIDS)})
-    for target, run in runs.items():
+    for target, each in jobs.items():
         if (work / target).exists():
             continue
-        print(f"\n{run.label}: {last_line((work / target).with_suffix('.log'))}")
-        for arguments in arguments_of(run, asked):
+        print(f"\n{each.run.label}: {last_line((work / target).with_suffix('.log'))}")
+        for arguments in arguments_of(each.run, asked):
             print("  " + " ".join(["nclib", "run", arguments.pop("method"), *words_of(arguments)]))
-    if wrong := strangers(runs, work):
+    if wrong := strangers(jobs, work):
         raise GridError("\n".join(wrong))
-    return [target for target in runs if (work / target).exists()]
+    return [target for target in jobs if (work / target).exists()]
 
 
 def collect(targets: Collection[str], asked: argparse.Namespace) -> None:
@@ -205,15 +205,22 @@ def profile(name: str) -> pathlib.Path:
 
 
 @dataclass
-class Plan:
-    """Where a run stands in the order of worth, and the printed cells that it fills."""
+class Job:
+    """A planned run: its place in the order of worth, the printed cells it fills, and what is recorded."""
 
     run: Planned
+    request: Request
     grid: str
     stage: int  # number in STAGES
     fills: str  # names the cells; runs of several seeds fill the same ones
     cells: int
     recorded: bool = False
+    why: str = ""  # a record of the run does not answer
+
+    @property
+    def target(self) -> str:
+        """The file of the record of the single run, below the folder of work; the data are loaded for it."""
+        return f"records/{self.grid}/{self.run.label}-{self.request.digest[:8]}.json"
 
     def hours(self, found: dict[str, Any] | None) -> float | None:
         """Return the hours of the run from measured steps; None where these were not measured."""
@@ -227,66 +234,73 @@ class Plan:
         return None if None in seconds else n * sum(s for s in seconds if s is not None) / 3600
 
 
-def in_order(grids: Sequence[pathlib.Path], out: pathlib.Path, root: str) -> dict[str, Plan]:
-    """Return the runs of grids by the file that each writes, each once, in the order of :data:`STAGES`.
+def in_order(grids: Sequence[pathlib.Path], out: pathlib.Path, root: str) -> list[Job]:
+    """Return the runs of grids, each once, in the order of :data:`STAGES`, and which are recorded.
 
     Within a stage low seeds come first, then the order of the grids and of their blocks.
     """
-    from nclib.runs.store import find_all
+    from nclib.runs.store import requests
 
     printed: dict[str, Any] = {}
     if any(path.stem.startswith("paper_") for path in grids):
         from dry_run import worths
 
         printed = worths()
-    every: dict[str, tuple[str, Plan]] = {}
-    for path in grids:
-        for run in plan(path, root):
-            fills = told(run.arguments)
-            worth, later = printed.get(fills), run.arguments.get("seed", 0) > 0
-            stage = 3 if worth is None else 2 if later else 0 if worth.compares else 1
-            key = key_of(run.settings or run.arguments)
-            each = Plan(run, path.stem, stage, fills, worth.cells if worth else 0)
-            every.setdefault(key, (f"records/{path.stem}/{run.label}.json", each))
-    planned = [each for _, each in every.values()]
+    every: dict[str, Job] = {}
+    planned = [(path.stem, run) for path in grids for run in plan(path, root)]
+    for (grid, run), request in zip(planned, requests([run.settings for _, run in planned]), strict=True):
+        fills = told(run.arguments)
+        worth, later = printed.get(fills), run.arguments.get("seed", 0) > 0
+        stage = 3 if worth is None else 2 if later else 0 if worth.compares else 1
+        key = json.dumps([request.naming, run.settings["data_options"]], sort_keys=True)
+        every.setdefault(key, Job(run, request, grid, stage, fills, worth.cells if worth else 0))
+    compare(list(every.values()), out)
+    return sorted(every.values(), key=lambda job: (job.stage, job.run.arguments.get("seed", 0)))
+
+
+def compare(jobs: Sequence[Job], out: pathlib.Path) -> None:
+    """Note of each run whether a folder of tables has its record, or why the one there does not answer."""
+    from nclib.runs.request import CODE_PART, DATA_PART
+    from nclib.runs.store import nearest
+
     try:
-        found = find_all(out, [each.run.settings for each in planned]) if out.is_dir() else []
+        found = nearest(out, [job.request for job in jobs]) if out.is_dir() else []
     except ValueError as error:  # a table that was changed
         raise GridError(str(error)) from error
-    for each, record in zip(planned, found, strict=False):
-        each.recorded = record is not None
-    return dict(
-        sorted(every.values(), key=lambda item: (item[1].stage, item[1].run.arguments.get("seed", 0)))
-    )
+    for job, (record, unlike) in zip(jobs, found, strict=False):
+        job.recorded = record is not None and not unlike
+        reasons = {CODE_PART: "recorded with other code", DATA_PART: "recorded on other data"}
+        close = len(unlike) == 1 and (unlike[0] in reasons or unlike[0].startswith("numerics"))
+        job.why = reasons.get(unlike[0], unlike[0]) if close else ""
 
 
-def show(plans: dict[str, Plan], found: dict[str, Any] | None) -> None:
+def show(jobs: Sequence[Job], found: dict[str, Any] | None) -> None:
     """Print the plan by stage and block; with hours and cells where runs are behind printed tables."""
-    hours = {target: each.hours(found) for target, each in plans.items()}
-    known = any(price is not None for price in hours.values())
-    priced = known or any(each.grid.startswith("paper_") for each in plans.values())
+    hours = [job.hours(found) for job in jobs]
+    known = any(price is not None for price in hours)
+    priced = known or any(job.grid.startswith("paper_") for job in jobs)
     stage = about = None
-    for target, each in plans.items():
-        if priced and each.stage != stage:
-            print(f"\n{_heading(each.stage, plans, hours)}")
-        if each.run.about and (each.stage, each.grid, each.run.about) != (stage, *(about or ())):
-            print(f"# {each.grid}: {each.run.about}" if priced else f"# {each.run.about}")
-        stage, about = each.stage, (each.grid, each.run.about)
-        own = hours[target]
-        price = f"{'?' if own is None else f'{own:.1f}':>7} h {each.cells:4d} cells  " if priced else ""
-        print("recorded" if each.recorded else "missing ", f"{price}{each.run.label}")
+    for job, own in zip(jobs, hours, strict=True):
+        if priced and job.stage != stage:
+            print(f"\n{_heading([(j, h) for j, h in zip(jobs, hours, strict=True) if j.stage == job.stage])}")
+        if job.run.about and (job.stage, job.grid, job.run.about) != (stage, *(about or ())):
+            print(f"# {job.grid}: {job.run.about}" if priced else f"# {job.run.about}")
+        stage, about = job.stage, (job.grid, job.run.about)
+        price = f"{'?' if own is None else f'{own:.1f}':>7} h {job.cells:4d} cells  " if priced else ""
+        why = f"  ({job.why})" if job.why else ""
+        print("recorded" if job.recorded else "missing ", f"{price}{job.run.label}{why}")
     if priced:
         print()
         for state, there in (("recorded", True), ("missing", False)):
-            if of := [hours[target] for target, each in plans.items() if each.recorded == there]:
+            if of := [own for job, own in zip(jobs, hours, strict=True) if job.recorded == there]:
                 print(f"{state}: {_sum(of)}")
         print(f"Hours: one run at a time on {found['device']['name']}" if found and known else NO_PRICE)
 
 
-def _heading(stage: int, plans: dict[str, Plan], hours: dict[str, float | None]) -> str:
-    own = {target: each for target, each in plans.items() if each.stage == stage}
-    cells = sum({each.fills: each.cells for each in own.values()}.values())
-    return f"{stage + 1}. {STAGES[stage]}: {_sum([hours[t] for t in own])}, {cells:,} printed cells"
+def _heading(priced: Sequence[tuple[Job, float | None]]) -> str:
+    stage = priced[0][0].stage
+    cells = sum({job.fills: job.cells for job, _ in priced}.values())
+    return f"{stage + 1}. {STAGES[stage]}: {_sum([own for _, own in priced])}, {cells:,} printed cells"
 
 
 def _sum(hours: Sequence[float | None]) -> str:
@@ -303,31 +317,27 @@ def main(words: list[str] | None = None) -> int:
     asked = options(words)
     paths = [file_of(name) for name in asked.grid]
     root = asked.root and str(pathlib.Path(asked.root).absolute())
-    plans = in_order(paths, asked.out, root or NO_ROOT)
-    kept = {id(run) for run in chosen([each.run for each in plans.values()], asked.match, asked.part)}
-    plans = {target: each for target, each in plans.items() if id(each.run) in kept}
-    missing = {target: each.run for target, each in plans.items() if not each.recorded}
-    placeless = not root and any(
-        run.settings["data_options"].get("root") == NO_ROOT for run in missing.values()
-    )
+    jobs = in_order(paths, asked.out, root or NO_ROOT)
+    kept = {id(run) for run in chosen([job.run for job in jobs], asked.match, asked.part)}
+    jobs = [job for job in jobs if id(job.run) in kept]
+    missing = [job for job in jobs if not job.recorded]
+    placeless = not root and any(job.run.settings["data_options"].get("root") == NO_ROOT for job in missing)
     if placeless and not asked.list:
         names = ", ".join(path.name for path in paths)
         raise GridError(f"{names} has runs on the papers' data; give their folder: ROOT=/data")
     if asked.there and root:
-        lacking = lacking_data(missing.values())
-        left_out = {target: lacking[run.label] for target, run in missing.items() if run.label in lacking}
-        for what, n in Counter(left_out.values()).items():
+        lacking = lacking_data([job.run for job in missing])
+        left_out = [job for job in missing if job.run.label in lacking]
+        for what, n in Counter(lacking[job.run.label] for job in left_out).items():
             print(f"{n} runs left out: {what}")
-        plans, missing = ({k: v for k, v in part.items() if k not in left_out} for part in (plans, missing))
-    done = Counter(each.grid for each in plans.values() if each.recorded)
+        jobs, missing = ([job for job in part if job not in left_out] for part in (jobs, missing))
     if asked.list:
-        show(plans, stored(ROOT))
+        show(jobs, stored(ROOT))
     elif missing:
-        check_place(missing.values(), asked.root, asked.device)
-        made = make(missing, asked)
-        collect(made, asked)
-        done += Counter(plans[target].grid for target in made)
-    every = Counter(each.grid for each in plans.values())
+        check_place([job.run for job in missing], asked.root, asked.device)
+        collect(make(missing, asked), asked)
+        compare(missing, asked.out)  # what stands in the tables now
+    done, every = Counter(job.grid for job in jobs if job.recorded), Counter(job.grid for job in jobs)
     for name in (path.stem for path in paths):
         print(f"{name}: {done[name]} of {every[name]} runs recorded in {asked.out / name}.csv")
     if placeless:

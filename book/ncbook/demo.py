@@ -30,6 +30,7 @@ from nclib.common.files import write_atomically
 from nclib.runs import LoadedRun, Record, checkpoint, epoch_arrays, experiment_of
 from nclib.runs.identity import naming
 from nclib.runs.record import completed
+from nclib.runs.store import requests
 
 DEMO = Path(__file__).resolve().parents[1] / "demo"
 RECORD, ARRAYS, WEIGHTS = "record.json", "arrays.npz", "weights.safetensors"
@@ -116,15 +117,15 @@ def stored_run(method: str, **values: Any) -> Record:
     ValueError
         Where there is none; the message says what is stored and how to make the run.
     """
-    wanted = json.loads(json.dumps(naming(nclib.resolve(method, **values).flat())))
+    (wanted,) = requests([nclib.resolve(method, **values).flat()])
     others = []
     for record in stored_runs():
-        found = naming(completed(record.settings))  # its method may be registered since it was read
         if record.settings["method"] == method:
-            different = list(differences(found, wanted))
-            if not different:
+            settings = completed(record.settings)  # its method may be registered since it was read
+            unlike = wanted.unlike(vars(record) | {"settings": settings})
+            if not unlike:
                 return record
-            others.append("; ".join(different))
+            others.append("; ".join([*differences(naming(settings), wanted.naming)] or unlike))
     nearest = f"the nearest one has {min(others, key=len)}" if others else f"none of {method} is stored"
     raise ValueError(
         f"source='recorded': no stored run has these parameters; {nearest}. "

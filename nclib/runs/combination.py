@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from nclib.common.files import digest
-from nclib.runs.identity import naming
+from nclib.runs.identity import JOINED, naming
 from nclib.runs.options import PairSchedule
 from nclib.runs.pairs import PairExperiment
 from nclib.runs.record import Record
 
-JOINED = "+"  # between the values of the parts, in the settings of a combination
 # Settings in which the parts may differ: models have schedules of their own. The noise itself is compared.
 APART = {"model", "model_options", "noise_seed", *(f.name for f in fields(PairSchedule))}
 

@@ -27,11 +27,20 @@ from nclib.data.registry import datasets
 from nclib.models import compiling
 from nclib.noise import LabelNoise, Mismatch
 from nclib.runs import checkpoint
-from nclib.runs.identity import DATA, code_names, fingerprint, removed, without_removed
+from nclib.runs.identity import (
+    DATA,
+    JOINED,
+    code_names,
+    fingerprint,
+    own_code,
+    removed,
+    without_removed,
+)
 from nclib.runs.loop import Place, SavedLoop, kept_warnings
 from nclib.runs.machine import choose_device, environment, numbers_fixed, peak_memory_mb
 from nclib.runs.options import PARAMETERS, RunOptions, RunParameters, Settings, as_plain
 from nclib.runs.record import Record
+from nclib.runs.request import Request
 from nclib.runs.tracking import reporter
 
 OPTIONS_OF = {"dataset": "data_options", "model": "model_options"}
@@ -300,14 +309,19 @@ class Experiment(ABC, Generic[T, D, N]):
 
     def fingerprint(self, settings: Settings, data: str = "") -> str:
         """Return a digest of what decides a run's numbers: settings, data, numerics, code of the user's."""
-        return fingerprint(settings.flat(), self.parts(settings), data)
+        flat = settings.flat()
+        return fingerprint(flat, self.parts(flat), data)
 
-    def parts(self, settings: Settings) -> list[Any]:
-        """Return the classes and functions that compute a run and may be the user's."""
-        named: list[Any] = [
-            known[getattr(settings.run, kind)].factory for kind, known in self.catalogues.items()
-        ]
+    def parts(self, flat: Mapping[str, Any]) -> list[Any]:
+        """Return the classes and functions that compute a run and may be the user's; of joined models all."""
+        kinds = self.catalogues.items()
+        named = [known[name].factory for kind, known in kinds for name in str(flat[kind]).split(JOINED)]
         return [self.methods[self.method].factory, *named]
+
+    def request(self, flat: Mapping[str, Any], data: str = "") -> Request:
+        """Return the request for a run with these settings, on data of this checksum if it is known."""
+        own = own_code(self.parts(flat))
+        return Request(flat, own, lambda *_: data) if data else Request(flat, own)
 
     def run(self, settings: Settings, progress: bool = True, tracker: Any = None, before: int = 0) -> Record:
         """Return the record of a run, which is made, continued or read; errors as of :func:`nclib.run`.
@@ -326,6 +340,7 @@ class Experiment(ABC, Generic[T, D, N]):
         reports = [] if tracker is None else [reporter(tracker, before)]
         damage = ""
         mode = getattr(settings.run, "compile", "auto")
+        flat = settings.flat()
         with numbers_fixed(settings.run.threads), compiling(mode), kept_warnings() as said:
             dataset = self.read_data(settings)
             folder = self.folder(settings, dataset)
@@ -333,11 +348,11 @@ class Experiment(ABC, Generic[T, D, N]):
             if path.exists():
                 try:
                     done = Record.load(path)
-                    done.check_is_of(settings, dataset.checksum, folder.name)
+                    done.check_answers(self.request(flat, dataset.checksum), folder.name)
                 except ValueError as error:
                     damage = str(error)
                 else:
-                    done.keep_places(settings.flat())
+                    done.keep_places(flat)
                     if progress:
                         print(f"already done on {done.environment['device']}\n{done}")
                     return done
@@ -346,7 +361,7 @@ class Experiment(ABC, Generic[T, D, N]):
                 members = [self.run(one, progress, tracker, k * each) for k, one in enumerate(apart)]
                 if damage:
                     checkpoint.set_aside(path, damage)
-                record = self.combined(members, settings.flat(), folder, settings.run.device)
+                record = self.combined(members, flat, folder, settings.run.device)
                 if progress:
                     print(record)
                 return record
@@ -403,7 +418,7 @@ class Experiment(ABC, Generic[T, D, N]):
             },
             environment=environment(trainer.device)
             | {"computed_on": trainer.computed_on}
-            | code_names(self.parts(settings)),
+            | code_names(self.parts(flat)),
             warnings=trainer.warnings,
             folder=str(trainer.folder),
         )

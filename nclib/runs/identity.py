@@ -77,6 +77,9 @@ UNSAID: dict[str, Any] = {"noise_seed": None, "networks": 1, "compile": "auto", 
 FREE = frozenset({"out", "device", "threads", "compile", "pictures_on"})
 """Settings that do not name a run: where files and pictures lie, what computes it and how it is compiled."""
 
+JOINED = "+"
+"""Between the values of the parts, in the settings of a combination."""
+
 DATA = ("root", "pairs", "images", "image_emb")
 """Options of data sets that are places of files, all of which the checksum of the data covers."""
 
@@ -102,7 +105,7 @@ def since(*, method: str = "", model: str = "", solver: str = "") -> int:
     1
     """
     parts = {"method": method, "model": model, "solver": solver}
-    names = [f"{kind} {name}" for kind, names in parts.items() for name in names.split("+")]
+    names = [f"{kind} {name}" for kind, names in parts.items() for name in names.split(JOINED)]
     return max(MOVED.get(name, 1) for name in ("run", *names))
 
 

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Self
 
 from nclib.common.files import digest, write_atomically
 from nclib.common.options import defaults
-from nclib.runs.identity import former, naming, placed, places, published, without_removed
+from nclib.runs.identity import former, placed, places, published, without_removed
 
 if TYPE_CHECKING:
-    from nclib.runs.options import Settings
+    from nclib.runs.request import Request
 
 SCHEMA = 1
 MARKS = ("schema", "settings")  # a JSON file with both is the record of a run, or was one
@@ -147,21 +147,10 @@ class Record:
         record.settings = _with_places(completed(record.settings), Path(path).with_name(PLACES))
         return record
 
-    def check_is_of(self, settings: Settings, data: str, name: str) -> None:
-        """Raise a ValueError unless this is the record of a run.
-
-        Parameters
-        ----------
-        settings : Settings
-            Of the run.
-        data : str
-            Checksum of its data.
-        name : str
-            Of its folder.
-        """
-        wanted = json.loads(json.dumps({**naming(settings.flat()), "data": data, "name": name}))
-        found = {**naming(self.settings), "data": self.data.get("checksum"), "name": self.name}
-        if other := [k for k in {**wanted, **found} if wanted.get(k) != found.get(k)]:
+    def check_answers(self, asked: Request, name: str) -> None:
+        """Raise a ValueError unless this is the record of the run that is asked for, and has this name."""
+        named = ["name"] * (self.name != name)
+        if other := asked.unlike(vars(self)) or named:
             raise ValueError(
                 f"{Path(self.folder) / 'record.json'} is the record of another run, {self.name}: "
                 f"it differs in {', '.join(other)}"

@@ -33,8 +33,10 @@ from nclib.common.files import write_atomically
 from nclib.common.options import Rule, check
 from nclib.runs.curves import Curves, Epochs, packed
 from nclib.runs.digests import ADVICE, LIST, check_digest, digests, note_digests
-from nclib.runs.identity import UNSAID, naming
+from nclib.runs.identity import naming, own_code
 from nclib.runs.record import SUM, TASKS, OtherFileError, Record, check_form, completed, content_of, own_sum
+from nclib.runs.request import Request, checksum, moved, outdated
+from nclib.runs.tasks import experiment_of
 from nclib.runs.words import flattened
 
 if TYPE_CHECKING:
@@ -89,7 +91,25 @@ class Stored:
         content = copy.deepcopy({**self.content, "settings": self.settings, "curves": self.curves()})
         return Record(**content, folder=str(self.path.parent))
 
-    def of(self) -> str:
+    @property
+    def numerics(self) -> int:
+        """The number of the numerics under which the run was made."""
+        return int(self.content["environment"].get("numerics", 1))
+
+    @property
+    def outdated(self) -> str:
+        """Why the record no longer holds the numbers of its run, in words; empty where it does."""
+        return outdated(self.settings, self.numerics)
+
+    @property
+    def made_on(self) -> str:
+        """What made the run, in words: the device, its machine and the version of torch."""
+        facts = self.content["environment"]
+        machine = (facts.get("platform"), f"torch {facts.get('versions', {}).get('torch', 'unknown')}")
+        return ", ".join(filter(None, (facts["device"], *machine)))
+
+    @functools.cached_property
+    def key(self) -> str:
         """Return what runs share that must have the same numbers: settings, data, code of the user's."""
         facts = self.content["data"].get("checksum"), self.content["environment"].get("own_code")
         return json.dumps([self.naming, *facts], sort_keys=True)
@@ -111,8 +131,8 @@ def numbers(content: Mapping[str, Any], epochs: Epochs) -> dict[str, Any]:
 def stored(source: str | Path, task: str = "", broken: list[str] | None = None) -> list[Stored]:
     """Return the records in a file, a table, or a folder of either, in the order of their paths.
 
-    Hidden files are skipped, and files that are neither. Of runs with the same settings, data and number of
-    the numerics the first one counts; a warning names the first of the others.
+    Hidden files are skipped, and files that are neither. A run counts once: of records with the same
+    settings, data and code the first one with the latest numerics; a warning names the first of the others.
 
     Parameters
     ----------
@@ -125,35 +145,54 @@ def stored(source: str | Path, task: str = "", broken: list[str] | None = None) 
     Raises
     ------
     ValueError
-        When there is nothing at this path, for another task, and for a table that was changed or has no
-        digest. A record of its own that is damaged is left out of a folder's with a warning.
+        When there is nothing at this path, for another task, for a table that was changed or has no digest,
+        and for two records of one run that differ. A record of its own that is damaged is left out of a
+        folder's with a warning.
     """
     check({"task": Rule(str, choices=("", *TASKS))}, task=task)
-    first: dict[tuple[str, int], Path] = {}
-    copies, kept = list[tuple[Path, Path]](), list[Stored]()
-    for one in _every(Path(source), broken):
-        before = first.setdefault((one.of(), one.content["environment"].get("numerics", 1)), one.path)
-        if before != one.path:
-            copies.append((one.path, before))
-        elif task in ("", one.task):
-            kept.append(one)
-    if copies:
-        path, before = copies[0]
+    every = list(_every(Path(source), broken))
+    first: dict[str, Stored] = {}
+    for one in every:
+        before = first.setdefault(one.key, one)
+        first[one.key] = max(before, one, key=lambda each: each.numerics)  # the first of equal ones
+    if copies := [one for one in every if first[one.key] is not one]:
+        for one in copies:
+            if said := _conflict(first[one.key], one):
+                _tell(ValueError(said), broken)
+        said = f"{copies[0].path} is a run that {first[copies[0].key].path} holds as well"
         more = f", and {len(copies) - 1} more are copies" if len(copies) > 1 else ""
-        said = f"{path} is a run that {before} holds as well{more}; each run counts once"
-        warnings.warn(said, UserWarning, stacklevel=2)
-    return kept
+        warnings.warn(f"{said}{more}; each run counts once", UserWarning, stacklevel=2)
+    return [one for one in every if first[one.key] is one and task in ("", one.task)]
+
+
+def _conflict(one: Stored, other: Stored) -> str:
+    """Say in which number two records of one run differ that must not; empty for none.
+
+    Those must not between which the numbers of the run did not move. A value that one lacks is not compared.
+    """
+    if min(one.numerics, other.numerics) < moved(one.settings) and one.numerics != other.numerics:
+        return ""
+    a, b = one.numbers(), other.numbers()
+    place = next((k for k in a if k in b and a[k] != b[k]), "")
+    if not place:
+        return ""
+    (here, there), (x, y) = (one.made_on, other.made_on), (a[place], b[place])
+    return (
+        f"{one.path} and {other.path} are records of one run, but {place} is {x} (made on {here}) and {y} "
+        f"(made on {there}); keep one of them"
+    )
 
 
 def find(source: str | Path, settings: Settings) -> Record | None:
-    """Return the first record with exactly these settings, if any.
+    """Return the record of the run with these settings, if there is one.
 
     Parameters
     ----------
     source : path
         As for :func:`stored`.
     settings : Settings
-        As :func:`nclib.resolve` returns them; those that name a run are compared.
+        As :func:`nclib.resolve` returns them. A record answers as of :class:`nclib.runs.request.Request`: its
+        data have the same checksum, code of the user's is the same, and its numbers did not move since.
 
     Returns
     -------
@@ -164,36 +203,41 @@ def find(source: str | Path, settings: Settings) -> Record | None:
     ValueError
         As :func:`stored`.
     """
-    found = find_all(source, [settings.flat()])[0]
-    return found.record() if found else None
+    one, unlike = nearest(source, requests([settings.flat()]))[0]
+    return one.record() if one and not unlike else None
 
 
-def find_all(source: str | Path, wanted: Iterable[Mapping[str, Any]]) -> list[Stored | None]:
-    """Return the first record with each of many settings, or None, reading every file once.
+def requests(wanted: Iterable[Mapping[str, Any]]) -> list[Request]:
+    """Return the requests for runs with these settings; data that several share are loaded once."""
+    once = functools.cache(checksum)
+    return [Request(one, own_code(experiment_of(one["method"]).parts(one)), once) for one in wanted]
 
-    Parameters
-    ----------
-    source : path
-        As for :func:`stored`.
-    wanted : iterable of mapping
-        Settings as records hold them; those that name a run are compared. Where they have no digests of
-        files, the names of these are compared instead.
+
+def nearest(source: str | Path, wanted: Iterable[Request]) -> list[tuple[Stored | None, list[str]]]:
+    """Return for each request the record that comes nearest, and in what it differs: nothing if it answers.
+
+    Every file is read once. Nearest are records of the same method, model, data, preset and seed; None where
+    there are none.
     """
     there: dict[str, list[Stored]] = {}
     for one in stored(source):
         there.setdefault(_kind(one.settings), []).append(one)
-    return [next((s for s in there.get(_kind(w), ()) if _is_of(s, w)), None) for w in wanted]
+    found = list[tuple[Stored | None, list[str]]]()
+    for asked in wanted:
+        best: tuple[Stored | None, list[str]] = None, []
+        for one in there.get(_kind(asked.settings), ()):
+            unlike = asked.unlike({**one.content, "settings": one.settings})
+            if best[0] is None or _distance(unlike) < _distance(best[1]):
+                best = one, unlike
+            if not unlike:
+                break
+        found.append(best)
+    return found
 
 
-def _is_of(one: Stored, wanted: Mapping[str, Any]) -> bool:
-    """Return whether a record has settings that are wanted."""
-    there, asked = one.naming, json.loads(json.dumps(naming(wanted)))
-    if not wanted.get("files_sha256"):
-        there = naming({k: v for k, v in one.settings.items() if k != "files_sha256"})
-        for part, names in one.settings.get("files_sha256", {}).items():
-            own = asked.get(part) or {}
-            asked[part] = own | {name: Path(own[name]).name for name in names if own.get(name)}
-    return all(there.get(k) == asked.get(k) for k in {*asked, *UNSAID})
+def _distance(unlike: Sequence[str]) -> tuple[bool, int]:
+    """Return what is smaller for a nearer record: one of other settings is farther than any of the same."""
+    return all(name.isidentifier() for name in unlike) and bool(unlike), len(unlike)
 
 
 def _kind(settings: Mapping[str, Any]) -> str:
@@ -367,7 +411,8 @@ def append(
     """Add records to a table, which is made when it is not there.
 
     A run counts once: one that the table has already, with the same numbers, is passed over. Its times may
-    differ. A reader finds the former table or the new one, whatever happens meanwhile.
+    differ. A record that was made before the numbers of its run moved gives way to a newer one. A reader
+    finds the former table or the new one, whatever happens meanwhile.
 
     Parameters
     ----------
@@ -395,18 +440,19 @@ def append(
         raise ValueError(f"table={str(table)!r}: must be the path of a .csv file")
     given = [records] if isinstance(records, (str, Path)) else records
     new = [one for item in given for one in _given(item)]
-    kept = {one.of(): one for one in rows(path)} if path.exists() else {}
+    kept = {one.key: one for one in rows(path)} if path.exists() else {}
     added = 0
     for one in new:
-        of, before = one.of(), kept.get(one.of())
-        if before is not None and not (other := _differs(before, one)):
+        before = kept.get(one.key)
+        older = before is not None and before.outdated and not one.outdated
+        if before is not None and not older and not (other := _differs(before, one)):
             continue
-        if before is not None and not replace:
+        if before is not None and not older and not replace:
             raise ValueError(
                 f"{one.path} has the settings and data of {before.path.name} in {path}, but other numbers: "
                 f"{other}. Find out why; to keep the new ones, collect it with replace=True (--replace)"
             )
-        kept[of] = one
+        kept[one.key] = one
         added += 1
     if added:
         write(path, list(kept.values()))

@@ -11,8 +11,7 @@ from nclib.common.options import defaults, needed
 from nclib.data.registry import datasets
 from nclib.methods.decl import published_warmup
 from nclib.runs import weights
-from nclib.runs.combination import JOINED
-from nclib.runs.identity import UNSAID, former, naming
+from nclib.runs.identity import JOINED, UNSAID, former, naming
 from nclib.runs.presets import PAPER
 from nclib.runs.tasks import experiment_of
 

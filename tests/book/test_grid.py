@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import runpy
 import signal
 import subprocess
@@ -21,8 +22,9 @@ from ncbook import LAYOUTS, PAPERS, reruns
 
 import nclib
 from nclib.data.vocabulary import Vocabulary
+from nclib.runs import identity
 from nclib.runs.record import Record
-from nclib.runs.store import append, find_all, rows
+from nclib.runs.store import append, nearest, rows
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = {path.stem: path for path in sorted(grids.GRIDS.glob("*.yml"))}
@@ -179,6 +181,102 @@ def test_runs_are_made_once_and_failures_are_named(drive, tmp_path, capfd):
     assert capfd.readouterr().out.startswith("g: 2 of 2 runs recorded in ")
 
 
+@pytest.fixture
+def engine(monkeypatch):
+    """A stand-in for Snakemake: the jobs of a plan one after the other, in this process."""
+
+    def call(words, **_):
+        folder = Path(words[words.index("--directory") + 1])
+        (plan,) = (word.removeprefix("plan=") for word in words if word.startswith("plan="))
+        with contextlib.chdir(folder):
+            for target in json.loads(Path(plan).read_text())["runs"]:
+                if not Path(target).exists():
+                    grid_job.main(plan, target)
+
+    monkeypatch.setattr(grid.subprocess, "call", call)
+    return call
+
+
+def features(root, seed):
+    """A folder in Flickr30K's layout with random features; return it."""
+    folder = root / "f30k_precomp"
+    folder.mkdir(parents=True)
+    for split, n in (("train", 24), ("dev", 6), ("test", 6)):
+        images = np.random.default_rng(seed).normal(size=(n, 3, 4)).astype(np.float32)
+        np.save(folder / f"{split}_ims.npy", images)
+        (folder / f"{split}_caps.txt").write_text("".join(f"a dog {i % 7}\n" for i in range(5 * n)))
+    Vocabulary.from_texts([f"a dog {i}" for i in range(7)]).to_json(folder / "f30k_precomp_vocab.json")
+    return root
+
+
+ON_FILES = {**SMALL, "dataset": "f30k", "mrate": 0.4, "batch_size": 20}
+
+
+def test_a_record_on_other_data_does_not_answer(engine, tmp_path, capsys):
+    here, there = (features(tmp_path / name, seed) for seed, name in enumerate("ab"))
+    words = [str(write(tmp_path, ON_FILES)), "--work", str(tmp_path / "w")]
+    assert grid.main([*words, "--root", str(here), "--out", str(tmp_path / "A")]) == 0
+    capsys.readouterr()
+    asked = [*words, "--root", str(there), "--out", str(tmp_path / "A")]
+    assert grid.main([*asked, "--list"]) == 0
+    assert re.search(r"missing  plain-vse-f30k.*\(recorded on other data\)", capsys.readouterr().out)
+    assert grid.main(asked) == 0
+    table = nclib.table(tmp_path / "A")
+    sums = [nclib.data.load("f30k", root=str(root)).checksum for root in (here, there)]
+    assert sorted(table["data.checksum"]) == sorted(sums)
+    assert grid.main([*words, "--root", str(here), "--out", str(tmp_path / "A"), "--list"]) == 0
+    assert "1 of 1 runs recorded" in capsys.readouterr().out
+
+
+def test_two_drivers_on_one_folder_do_not_swap_their_data(engine, monkeypatch, tmp_path):
+    here, there = (features(tmp_path / name, seed) for seed, name in enumerate("ab"))
+    words = [str(write(tmp_path, {**ON_FILES, "seed": [0, 1]})), "--work", str(tmp_path / "w")]
+    of = {root: [*words, "--root", str(root), "--out", str(root / "records")] for root in (here, there)}
+
+    def other_first(given, **more):
+        monkeypatch.setattr(grid.subprocess, "call", engine)
+        assert grid.main(of[there]) == 0  # writes its plan and makes its runs before those of this one
+        engine(given, **more)
+
+    monkeypatch.setattr(grid.subprocess, "call", other_first)
+    assert grid.main(of[here]) == 0
+    for root in (here, there):
+        table = nclib.table(root / "records")
+        assert set(table["data.checksum"]) == {nclib.data.load("f30k", root=str(root)).checksum}
+        assert len(table) == 2
+
+
+def test_a_record_of_older_numerics_is_missing_and_is_made_again(
+    engine, drive, monkeypatch, tmp_path, capsys
+):
+    assert drive(SMALL, {**SMALL, "seed": 1}) == 0
+    (old,) = (tmp_path / "runs").glob("plain-vse-planted-*-s0-*/record.json")
+    was = Record.load(old).name
+    monkeypatch.setattr(identity, "MOVED", {"method plain": identity.NUMERICS})
+    (tmp_path / "records" / "g.csv").unlink()
+    (tmp_path / "records" / "SHA256SUMS").unlink()
+    for path in (tmp_path / "runs").glob("plain-*/record.json"):
+        record = Record.load(path)
+        record.environment["numerics"] = identity.NUMERICS - record.settings["seed"] % 2
+        append(tmp_path / "records" / "g.csv", [record])
+    capsys.readouterr()
+    assert drive(SMALL, {**SMALL, "seed": 1}, more=["--list"]) == 0
+    said = capsys.readouterr().out
+    assert re.search(r"recorded plain-vse-planted-s0", said)
+    n = identity.NUMERICS
+    assert re.search(rf"missing  plain-vse-planted-s1.*\(numerics {n - 1}, its numbers moved at {n}\)", said)
+    assert drive(SMALL, {**SMALL, "seed": 1}) == 0
+    table = nclib.table(tmp_path / "records").set_index("seed")
+    assert list(table["environment.numerics"]) == [n, n]
+    assert table.loc[0, "name"] == was
+
+
+def test_the_driver_reads_back_what_it_says_is_recorded(engine, drive, monkeypatch, capsys):
+    monkeypatch.setattr("nclib.runs.append", lambda *_: 1)
+    assert drive(SMALL) == 1
+    assert "g: 0 of 1 runs recorded" in capsys.readouterr().out
+
+
 LONG = {**SMALL, "epochs": 30, "mrate": 0.2, "data_options": FEW}
 
 
@@ -265,23 +363,24 @@ def test_a_killed_driver_changes_no_number(drive, whole, tmp_path):
 def test_what_stands_at_a_target_is_compared_with_the_plan(tmp_path):
     settings = {**SMALL, "out": str(tmp_path / "made")}
     right, other = (nclib.run(**settings, **more, progress=False) for more in ({}, {"mrate": 0.5}))
-    folder = tmp_path / "runs" / "records" / "g"
-    (run,) = grids.plan(write(tmp_path, SMALL))
-    target = f"records/g/{run.label}.json"
-    path = folder / f"{run.label}.json"
+    (job,) = grid.in_order([write(tmp_path, SMALL)], tmp_path / "none", "")
+    path = tmp_path / "runs" / job.target
 
     def said():
-        return grid.strangers({target: run}, tmp_path / "runs")
+        return grid.strangers({job.target: job}, tmp_path / "runs")
 
     assert said() == []
     right.save(path)
     assert said() == []
     other.save(path)
     assert f"{path} is the record of another run, {other.name}: it differs in mrate" in said()[0]
+    right.data["checksum"] = "another"
+    right.save(path)
+    assert said()[0].endswith("it differs in data.checksum")
     path.write_text(path.read_text()[:200])
     assert "is not a record" in said()[0]
     with pytest.raises(grids.GridError, match="Move these files away"):
-        grid.make({target: run}, grid.options(["quick", "--work", str(tmp_path / "runs")]))
+        grid.make([job], grid.options(["quick", "--work", str(tmp_path / "runs")]))
 
 
 def test_a_gpu_is_held_by_as_many_runs_as_may_share_it(tmp_path):
@@ -467,9 +566,11 @@ TABLES = sorted((ROOT / "book" / "results").glob("*.csv"))
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.stem)
 def test_every_record_of_the_book_is_a_run_of_its_grid(table):
     """So each of them can be made again."""
-    planned = [run.settings for run in grids.plan(grids.file_of(table.stem), root="unknown")]
-    found = {one.path.name for one in find_all(table, planned) if one}
-    assert {one.path.name for one in rows(table)} == found
+    jobs = grid.in_order([grids.file_of(table.stem)], table.parent, "unknown")
+    found = nearest(table, [job.request for job in jobs])
+    answers = [one for one, unlike in found if not unlike or unlike[0].startswith("numerics")]
+    named = {one.path.name for one in answers if one}
+    assert {one.path.name for one in rows(table)} == named
 
 
 def test_what_is_recorded_is_told_by_settings(drive, tmp_path, capsys):
@@ -490,5 +591,5 @@ def test_what_is_recorded_is_told_by_settings(drive, tmp_path, capsys):
 
 def test_no_run_is_recorded_twice():
     """Two records of one run would count as two seeds."""
-    every = [one.of() for table in TABLES for one in rows(table)]
+    every = [one.key for table in TABLES for one in rows(table)]
     assert len(set(every)) == len(every) >= 2240

@@ -243,6 +243,8 @@ def test_a_recorded_run_is_found_by_equal_settings(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=r"\.json is in no table of the book: ncbook collect GRID"):
         ncbook.recorded_run("plain")
     collect(tmp_path)
+    assert ncbook.recorded_run("plain", model="vse", mrate=0.4) is None  # made on other data
+    monkeypatch.setattr("nclib.runs.store.checksum", lambda *_: "d")
     found = ncbook.recorded_run("plain", model="vse", mrate=0.4, out="elsewhere")
     assert found.metrics["test"]["rsum"] == 300
     assert ncbook.recorded_run("plain", model="vse", mrate=0.4, lr=0.5) is None

@@ -183,20 +183,6 @@ def test_a_table_can_be_read_when_its_writer_was_killed(table, monkeypatch, writ
     assert all(len(stated) == 1 for stated in digests.digests(table.parent).values())
 
 
-def test_many_settings_are_looked_up_in_one_pass(tmp_path):
-    every = [make(f"r{seed}", seed) for seed in range(3)]
-    sealed = make("weights", 9)
-    sealed.settings |= {"model_options": {"text_folder": "bert"}}
-    sealed.settings["files_sha256"] = {"model_options": {"text_folder": "0123"}}
-    append(tmp_path / "g.csv", [*every, sealed])
-    wanted = [record.settings for record in every] + [{**every[0].settings, "mrate": 0.5}]
-    there = store.find_all(
-        tmp_path,
-        [*wanted, {**sealed.settings, "files_sha256": {}, "model_options": {"text_folder": "/data/bert"}}],
-    )
-    assert [one and one.content["name"] for one in there] == ["r0", "r1", "r2", None, "weights"]
-
-
 # -- the book's tables ----------------------------------------------------------------------------------
 
 
