@@ -18,7 +18,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -110,7 +110,9 @@ def stored_runs() -> tuple[Record, ...]:
 
 
 def stored_run(method: str, **values: Any) -> Record:
-    """Return the stored run with exactly these parameters of :func:`nclib.run`.
+    """Return the stored run with exactly these parameters of :func:`nclib.run`, on the same data.
+
+    A run whose numbers moved since does not answer. Code of classes that a chapter writes is not compared.
 
     Raises
     ------
@@ -122,7 +124,8 @@ def stored_run(method: str, **values: Any) -> Record:
     for record in stored_runs():
         if record.settings["method"] == method:
             settings = completed(record.settings)  # its method may be registered since it was read
-            unlike = wanted.unlike(vars(record) | {"settings": settings})
+            asked = replace(wanted, own_code=record.environment.get("own_code", ""))
+            unlike = asked.unlike(vars(record) | {"settings": settings})
             if not unlike:
                 return record
             others.append("; ".join([*differences(naming(settings), wanted.naming)] or unlike))

@@ -63,3 +63,15 @@ def test_a_run_tested_in_its_warm_up_is_marked_beside_others(made: tuple[nclib.R
         table = recall_table({"ncr": early}, finished(record))
         assert table.data.loc["best epoch", "ncr"] == (f"{best}{mark}" if mark else best)
         assert ("tested at an epoch of its warm-up" in table.caption) == bool(mark)
+
+
+def test_a_stored_run_whose_numbers_moved_or_whose_data_are_others_does_not_answer(
+    stored: nclib.Record, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr("nclib.runs.identity.MOVED", {"method ncr": 9})
+        with pytest.raises(ValueError, match=r"nearest one has numerics \d, its numbers moved at 9"):
+            trained("ncr", "recorded", progress=False, **GIVEN)
+    monkeypatch.setattr("nclib.runs.store.checksum", lambda *_: "another")
+    with pytest.raises(ValueError, match=r"nearest one has data\.checksum"):
+        trained("ncr", "recorded", progress=False, **GIVEN)
