@@ -315,7 +315,9 @@ class Experiment(ABC, Generic[T, D, N]):
     def parts(self, flat: Mapping[str, Any]) -> list[Any]:
         """Return the classes and functions that compute a run and may be the user's; of joined models all."""
         kinds = self.catalogues.items()
-        named = [known[name].factory for kind, known in kinds for name in str(flat[kind]).split(JOINED)]
+        named: list[Any] = [
+            known[name].factory for kind, known in kinds for name in str(flat[kind]).split(JOINED)
+        ]
         return [self.methods[self.method].factory, *named]
 
     def request(self, flat: Mapping[str, Any], data: str = "") -> Request:
