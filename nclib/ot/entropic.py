@@ -108,7 +108,7 @@ def partial_sinkhorn(
     ``plan = exp((f_i + g_j - C_ij) / reg)``.
 
     On a GPU with hardware for float64 and Triton, the published rule is one launch for problems of up to
-    128 x 128 (padded to powers of two), and the host waits for nothing, so that it cannot look at values
+    512 x 512, and the host waits for nothing, so that it cannot look at values
     that lie there. In place of an error, a problem then gets a plan of NaN and ``converged`` False: where a
     cost is not finite or a weight negative, where the mass cannot flow, or comes so close to the most that a
     sparse mask lets flow that only a search could tell. So do costs beyond 500 ``reg``, and rows or columns
@@ -196,7 +196,8 @@ def place(kind: str, kernel: bool, stop: str, method: str, shape: Sequence[int])
     if kind == "cpu":
         return "here"
     if stop == "published":
-        fits = published.tile(n) * published.tile(m) <= published.TILE_ENTRIES
+        entries = published.tile(n) * published.tile(m)
+        fits = entries <= published.TILE_ENTRIES or max(n, m) <= published.LONGEST_SIDE
         return "kernel" if kernel and fits and method != "log" else "host"
     host = math.prod(batch) * (HOST_CALL + HOST_ENTRY * n * m)
     return "here" if method == "log" or host > DEVICE else "host"

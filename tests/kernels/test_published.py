@@ -112,3 +112,28 @@ def test_faults_that_only_values_show_give_plans_of_nan(fault):
     assert t.iterations[1] == 0
     good = nclib.ot.partial_sinkhorn(cost[0], 0.3, p[0], q[0], mask=mask[0], **OPEN)
     torch.testing.assert_close(t.plan[0], good.plan)
+
+
+@pytest.mark.parametrize(
+    ("shape", "reg"), [((1, 1), 0.07), ((7, 13), 0.01), ((3, 33, 20), 0.07), ((2, 2, 20, 9), 0.5)]
+)
+def test_tiles_of_rows_give_what_the_host_does(shape, reg, monkeypatch):
+    monkeypatch.setattr(published, "TILE_ENTRIES", 16)  # tiles of a row or two
+    monkeypatch.setattr(published, "SCRATCH_ENTRIES", 700)  # several launches
+    cost, p, q, mask = problem(shape, holes=0.3)
+    mass = torch.linspace(0.1, 0.6, cost[..., 0, 0].numel(), dtype=torch.float64).reshape(shape[:-2])
+    for sides, allowed in (((None, None), None), ((p, q), mask)):
+        host, kernel = both(monkeypatch, cost, mass, *sides, reg=reg, mask=allowed, stop="published")
+        agree(host, kernel, 1e-9)
+        assert kernel.plan.isfinite().all()
+
+
+def test_a_batch_of_256_in_tiles(monkeypatch):
+    cost, *_ = problem((2, 256, 200), seed=5, dtype=torch.float32)
+    agree(*both(monkeypatch, cost, 0.1, reg=0.07, stop="published"), rtol=1e-5)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_tiles_find_the_faults_that_only_values_show(fault, monkeypatch):
+    monkeypatch.setattr(published, "TILE_ENTRIES", 16)
+    test_faults_that_only_values_show_give_plans_of_nan(fault)

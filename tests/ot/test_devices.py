@@ -19,7 +19,8 @@ from nclib.ot.transport import moved
         ("cpu", False, "accurate", "auto", (1000, 128, 128), "here"),
         ("cuda", True, "published", "auto", (128, 128), "kernel"),
         ("cuda", True, "published", "scaling", (64, 16, 1000), "kernel"),  # padded to 2**14 entries
-        ("cuda", True, "published", "auto", (129, 128), "host"),
+        ("cuda", True, "published", "auto", (64, 129, 512), "kernel"),  # in tiles of rows
+        ("cuda", True, "published", "auto", (513, 512), "host"),
         ("cuda", True, "published", "log", (128, 128), "host"),
         ("cuda", False, "published", "auto", (128, 128), "host"),
         ("cuda", True, "accurate", "auto", (128, 128), "host"),
