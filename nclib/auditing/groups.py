@@ -9,12 +9,17 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from nclib.auditing.pairs import Indices, Pairs
-from nclib.auditing.share import FEWEST_OF_KIND, Calibration, Curve, interval
+from nclib.auditing.copies import copies_of
+from nclib.auditing.neighbours import Neighbours
+from nclib.auditing.pairs import Indices, Pairs, exchange
+from nclib.auditing.scores import SCORES
+from nclib.auditing.share import FEWEST_OF_KIND, Calibration, Curve, Sample, calibrate, interval
 from nclib.common.checks import check_rows
 from nclib.readers.listing import text_of, told
 
 Array = NDArray[Any]
+#: Exchanges of every pair within its group.
+DRAWS = 3
 
 
 def grouped(pairs: Pairs, by: str | Sequence[Any]) -> tuple[Indices, list[str]]:
@@ -81,6 +86,51 @@ def shares(
             wrong, n = np.sum([*found], axis=0)
             ends = interval(wrong / np.maximum(n, 1), n[0])
         rows.append((name, int(mine.sum()), *ends))
+    return pd.DataFrame(rows, columns=["value", "pairs", "share", "low", "high"])
+
+
+def inside(pairs: Pairs, near: Neighbours, names: Sequence[str], seed: int) -> pd.DataFrame:
+    """Return the share of pairs in each group that fit no better than pairs exchanged within the group.
+
+    The null of mistakes inside a group, such as captions of another product of the same type: an upper bound,
+    as some right captions of a group fit its other pictures as well.
+
+    Parameters
+    ----------
+    pairs : Pairs
+        With groups.
+    near : Neighbours
+    names : sequence of str
+        Of the groups.
+    seed : int
+
+    Returns
+    -------
+    DataFrame
+        ``value``, ``pairs``, ``share``, ``low`` and ``high``, its 95 % interval; the last row, ``all``, is of
+        all groups together.
+    """
+    rng, copies = np.random.default_rng(seed), copies_of(pairs, near)
+    assert pairs.group is not None
+    rows, kept, total = [], [], np.zeros(0)
+    for number, name in enumerate(names):
+        mine = np.flatnonzero((pairs.group == number) & pairs.usable & (copies.count > 0))
+        given, none = (
+            SCORES["standardised"](pairs, near, mine, pairs.image_of[mine]),
+            np.zeros(len(mine), int),
+        )
+        draws = [exchange(pairs, mine, rng) for _ in range(DRAWS)]
+        other, of = np.tile(mine, DRAWS), np.concatenate(draws)
+        new = copies.picture[of] != copies.picture[pairs.image_of[other]]
+        score = SCORES["standardised"](pairs, near, other[new], of[new])
+        once = np.zeros(len(score), int)
+        found = calibrate(Sample(given, none, copies.count[mine]), Sample(score, once, once + 1), seed)
+        rows.append((name, len(mine), *found.share))
+        if not found.reason:
+            kept.append(len(mine))
+            total = found.shares * len(mine) + (total if len(total) else 0)
+    if kept:
+        rows.append(("all", sum(kept), *interval(total / sum(kept), sum(kept))))
     return pd.DataFrame(rows, columns=["value", "pairs", "share", "low", "high"])
 
 

@@ -269,6 +269,12 @@ def summary(audit: Findings) -> str:
         f"  {beginning(one.value)}: {one.share:.1%} of {one.pairs:,} ({one.low:.1%} to {one.high:.1%})"
         for one in audit.by.head(SHOWN).itertuples()
     ]
+    if len(audit.inside):
+        *_, one = audit.inside.itertuples()
+        lines.append(
+            f"  {one.share:.1%} ({one.low:.1%} to {one.high:.1%}) fit no better than another caption of "
+            "the same value, an upper bound of mistakes within it"
+        )
     lines += audit.findings
     blind = "" if audit.blind_spot is None else str(audit.blind_spot)
     lines += filter(None, (audit.assumption, blind, audit.weakness()))

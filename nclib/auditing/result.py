@@ -125,6 +125,9 @@ class Findings:
         "picture"), ``name``, ``times``, and ``wrong``, the expected share of its pairs that are wrong.
     groups : list of str
         Names of the groups of pairs that have probabilities of their own.
+    inside : DataFrame
+        Share of pairs in each group that fit no better than pairs exchanged within it, an upper bound of
+        mistakes inside the group; the last row is of all groups.
     by : DataFrame
         Share of wrong pairs in each group: ``value``, ``pairs``, ``share``, ``low`` and ``high``.
     """
@@ -152,6 +155,7 @@ class Findings:
     repeats: pd.DataFrame = field(default_factory=pd.DataFrame, repr=False)
     kind: Array = field(kw_only=True, repr=False)
     groups: list[str] = field(default_factory=list, repr=False)
+    inside: pd.DataFrame = field(default_factory=pd.DataFrame, repr=False)
     by: pd.DataFrame = field(default_factory=pd.DataFrame, repr=False)
 
     @property
@@ -470,6 +474,7 @@ class Findings:
             "second_share": self.second_share and self.second_share._asdict(),
             "blind_spot": self.blind_spot and self.blind_spot._asdict(),
             "by": self.by.to_dict("records"),
+            "inside": self.inside.to_dict("records"),
             "warnings": self.warnings,
             "findings": self.findings,
             "assumption": self.assumption,

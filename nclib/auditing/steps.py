@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from nclib.auditing.copies import Copies, copies_of, duplicates, first_pair, repeats
 from nclib.auditing.embed import read_pairs
 from nclib.auditing.findings import disagreement, what_repeats
-from nclib.auditing.groups import grouped
+from nclib.auditing.groups import grouped, inside
 from nclib.auditing.neighbours import Neighbours, find_neighbours
 from nclib.auditing.pairs import Indices, Pairs, from_arrays
 from nclib.auditing.partners import (
@@ -71,6 +71,22 @@ class Audit(Findings):
         from nclib.auditing.export import kept_rows
 
         return kept_rows(self, dataset)
+
+    def summary(self) -> str:
+        """Return what the audit found in a few lines, as the command prints it."""
+        from nclib.auditing.report import summary
+
+        return summary(self)
+
+    def __repr__(self) -> str:
+        """Return one line: pairs, share and score."""
+        share = self.share
+        said = (
+            f"{share.value:.1%} wrong ({share.low:.1%} to {share.high:.1%})"
+            if share.value >= 0
+            else "unknown"
+        )
+        return f"Audit({len(self.pairs):,} pairs, {said}, score={self.score!r})"
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: the share, and the first suspects."""
@@ -252,6 +268,7 @@ def audit(
         blind_spot=_blind_spot(calibration, scored, queries),
         repeats=repeated,
         groups=names_of_groups,
+        inside=inside(pairs, near, names_of_groups, seed) if names_of_groups else pd.DataFrame(),
     )
     result.by = result.shares(calibration)
     return result if labels is None else result.tell(labels)

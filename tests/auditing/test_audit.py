@@ -171,6 +171,24 @@ def test_each_language_has_a_share_and_probabilities_of_its_own():
     assert told.by["low"][0] <= wrong[weak].mean() <= told.by["high"][0]
 
 
+def test_mistakes_within_a_value_show_against_exchanges_within_it():
+    rng, n = np.random.default_rng(2), 1200
+    kind = rng.integers(0, 6, n)
+    images = 2 * rng.normal(size=(6, 32))[kind] + rng.normal(size=(n, 32))
+    captions = images + 0.7 * rng.normal(size=(n, 32))
+    for value in range(6):  # a fifth of the captions is that of another pair of the same value
+        rows = np.flatnonzero(kind == value)[: (kind == value).sum() // 5]
+        captions[rows] = np.roll(captions[rows], 1, axis=0)
+    of = {"images": images, "captions": captions, "by": kind, "progress": False}
+    audit = nclib.audit(**of)
+    whole = audit.inside.iloc[-1]
+    assert whole["value"] == "all"
+    assert whole["low"] <= 0.2 <= whole["high"]
+    assert len(repr(audit)) < 100
+    assert "no better than another caption of the same value" in audit.summary()
+    pd.testing.assert_frame_equal(audit.tell({"0": "wrong"}).inside, audit.inside)
+
+
 @pytest.mark.parametrize(
     ("by", "message"),
     [
