@@ -48,7 +48,7 @@ from nclib.runs.options import PairSchedule
 from nclib.runs.pair_trainer import PairTrainer
 
 TIMES = (
-    *("nclib/data/row_writer.py", "nclib/data/rows.py", "nclib/common/prefetch.py"),
+    *("nclib/data/rows.py", "nclib/common/prefetch.py"),
     *("nclib/runs/noisy_pairs.py", "nclib/runs/pair_trainer.py", "book/bench/full_size.py"),
 )
 REGIONS, FEATURES, BATCH, EACH = 36, 2048, 128, 5
