@@ -29,6 +29,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from filelock import FileLock
+
 from nclib.common.files import write_atomically
 from nclib.common.options import Rule, check
 from nclib.runs.curves import Curves, Epochs, packed
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
     from nclib.runs.options import Settings
 
 REMARKS = "remarks"
+LOCK = ".tables.lock"
 FIRST = ("name", SUM, REMARKS)  # the first columns of a table
 NUMBER = re.compile(r"-?\d+(\.\d+)?([eE][-+]?\d+)?")
 WORDS = {"true": True, "false": False, "null": None}
@@ -64,12 +67,15 @@ class Stored:
         Returns the curves, or those with the given names; they are read when they are needed.
     remarks : str
         As :attr:`Record.remarks`, joined.
+    sha256 : str
+        The own digest of a row, curves included; :meth:`record` compares it.
     """
 
     path: Path
     content: Mapping[str, Any]
     curves: Callable[..., Epochs]
     remarks: str = ""
+    sha256: str = ""
 
     @property
     def task(self) -> str:
@@ -87,8 +93,14 @@ class Stored:
         return naming(self.settings)
 
     def record(self) -> Record:
-        """Return the record, with its curves."""
-        content = copy.deepcopy({**self.content, "settings": self.settings, "curves": self.curves()})
+        """Return the record, with its curves; a ValueError for a row that is not what its digest states."""
+        curves = self.curves()
+        if self.sha256 not in ("", own_sum({**self.content, "curves": curves})):
+            raise ValueError(
+                f"{self.path} does not match its own digest: its numbers and its curves are of two moments, "
+                f"or were changed. {ADVICE}"
+            )
+        content = copy.deepcopy({**self.content, "settings": self.settings, "curves": curves})
         return Record(**content, folder=str(self.path.parent))
 
     @property
@@ -335,7 +347,7 @@ def _rows(path: Path, data: bytes) -> tuple[Stored, ...]:
             raise ValueError(f"{where} has no digest, so {path} is not read. {ADVICE}")
         check_form({**content, "curves": []}, where)
         name = content["name"]
-        return Stored(where, content, lambda *names: curves().of(name, names), remarks)
+        return Stored(where, content, lambda *names: curves().of(name, names), remarks, own)
 
     return tuple(stored(*row) for row in parsed(data))
 
@@ -440,6 +452,13 @@ def append(
         raise ValueError(f"table={str(table)!r}: must be the path of a .csv file")
     given = [records] if isinstance(records, (str, Path)) else records
     new = [one for item in given for one in _given(item)]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(path.parent / LOCK):  # of all tables in the folder: they share a list of digests
+        return _added(path, new, replace)
+
+
+def _added(path: Path, new: Iterable[Stored], replace: bool) -> int:
+    """Add records to a table of which this process is the only writer, and read back what was written."""
     kept = {one.key: one for one in rows(path)} if path.exists() else {}
     added = 0
     for one in new:
@@ -455,7 +474,11 @@ def append(
         kept[one.key] = one
         added += 1
     if added:
+        for one in kept.values():
+            one.record()  # a row that is two halves gets no digest that hides it
         write(path, list(kept.values()))
+        if {one.key for one in rows(path)} != kept.keys():
+            raise RuntimeError(f"{path} does not hold what was written into it: another program changed it")
     return added
 
 

@@ -4,6 +4,8 @@ import csv
 import hashlib
 import json
 import math
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +13,7 @@ import pytest
 from small import made as make
 
 import nclib
-from nclib.runs import append, digests, load_record, store
+from nclib.runs import Record, append, digests, load_record, store
 from nclib.runs.curves import Curves, packed
 from nclib.runs.record import MAPS, RECALLS, own_sum
 
@@ -183,6 +185,65 @@ def test_a_table_can_be_read_when_its_writer_was_killed(table, monkeypatch, writ
     assert all(len(stated) == 1 for stated in digests.digests(table.parent).values())
 
 
+def replacement(seed: int) -> Record:
+    """The run of this seed with other numbers and other curves."""
+    curves = [{"epoch": 1, "phase": "training", "loss": 9.0, "seconds": 0.5}]
+    return make("ab"[seed], seed, rsum=306.0, curves=curves)
+
+
+@pytest.mark.parametrize("written", [0, 1, 2, 3])
+def test_a_replacement_that_was_killed_never_joins_old_numbers_with_new_curves(table, monkeypatch, written):
+    write, done = store.write_atomically, []
+
+    def killed(path, data):
+        if len(done) == written:
+            raise KeyboardInterrupt
+        done.append(path)
+        write(path, data)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(store, "write_atomically", killed)
+        patched.setattr(digests, "write_atomically", killed)
+        with pytest.raises(KeyboardInterrupt):
+            append(table, [replacement(1)], replace=True)
+    store._rows.cache_clear()  # of another process
+    if written == 2:  # the curves are new and the numbers are not
+        for use in (lambda: load_record(table / "b"), lambda: append(table, [make("c", 2)])):
+            with pytest.raises(ValueError, match="does not match its own digest"):
+                use()
+        return
+    record = load_record(table / "b")
+    numbers = record.metrics["test"]["rsum"], record.curves[0]["loss"]
+    assert numbers == ((306.0, 9.0) if written == 3 else (300.0, 0.1 + 0.2))
+
+
+def test_a_reader_that_outlives_a_replacement_gets_no_mixture(table):
+    before = store.rows(table)
+    store._rows.cache_clear()  # of another process
+    append(table, [replacement(1)], replace=True)
+    with pytest.raises(ValueError, match="does not match its own digest"):
+        before[1].record()
+
+
+WRITER = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from small import made
+from nclib.runs import append
+for i in range(6):
+    seed = 100 * int(sys.argv[3]) + i
+    append(sys.argv[2], [made(f"run-{seed}", seed)])
+"""
+
+
+@pytest.mark.slow
+def test_two_writers_of_one_table_lose_nothing(tmp_path):
+    words = [sys.executable, "-c", WRITER, str(Path(__file__).parent), str(tmp_path / "t.csv")]
+    both = [subprocess.Popen([*words, str(who)]) for who in (1, 2)]
+    assert [one.wait() for one in both] == [0, 0]
+    assert len(nclib.table(tmp_path)) == 12
+
+
 # -- the book's tables ----------------------------------------------------------------------------------
 
 
@@ -190,7 +251,7 @@ def test_the_books_records_have_their_digests():
     folders = [RESULTS, RESULTS.parent / "measured"]
     for folder in folders:
         stated = digests.digests(folder)
-        files = {path.name for path in folder.iterdir()} - {digests.LIST}
+        files = {path.name for path in folder.iterdir() if path.name[0] != "."} - {digests.LIST}
         assert files == stated.keys()
         for name, found in stated.items():
             assert found == [hashlib.sha256((folder / name).read_bytes()).hexdigest()]
