@@ -10,6 +10,7 @@ from ncbook.evidence import best_other
 from ncbook.layouts import layout_of
 from ncbook.match import run_of
 from ncbook.regime import ONLY_SHORT, place_of
+from ncbook.runs import outdated
 from records_made import collect, lines, save, save_category
 
 import nclib
@@ -253,3 +254,9 @@ def test_a_recorded_run_is_found_by_equal_settings(tmp_path, monkeypatch):
     assert ncbook.recorded_run("mrl", noise_rate=0.4) is None
     with pytest.raises(ValueError, match="unknown parameter 'mrat'"):
         ncbook.recorded_run("plain", mrat=0.4)
+
+
+def test_a_run_one_number_behind_its_last_move_is_outdated(monkeypatch):
+    monkeypatch.setattr("nclib.runs.identity.MOVED", {"method plain": 3})
+    runs = pd.DataFrame({"method": "plain", "model": "vse", "environment.numerics": [1, 2, 3, None]})
+    assert outdated(runs).tolist() == [True, True, False, True]

@@ -312,3 +312,11 @@ def test_a_run_that_goes_on_elsewhere_says_so_and_is_recorded(tmp_path, monkeypa
     # a finished run is returned whatever is asked
     assert nclib.run("plain", **tiny, threads=1) == record
     assert len(list(tmp_path.glob("*/record.json"))) == 1
+
+
+@pytest.mark.filterwarnings("ignore:continued on")
+def test_every_move_to_another_machine_is_noted():
+    so_far: list[dict] = []
+    for epoch, device in enumerate("aabbab", 1):
+        so_far = identity.computed_on(so_far, epoch, device)
+    assert [(one["from_epoch"], one["device"]) for one in so_far] == [(1, "a"), (3, "b"), (5, "a"), (6, "b")]
