@@ -283,12 +283,14 @@ class Findings:
         chance = asking_chance(open_rows["p_wrong"].to_numpy())
         total = np.cumsum(chance)
         if len(total) > n:
-            start = np.random.default_rng([self.settings["seed"], len(self.labels)]).random()
+            rng = np.random.default_rng([self.settings["seed"], len(self.labels)])
+            start = rng.random()
             # Every pair at most once: where chances exceed one, the next ones are taken.
             at = np.searchsorted(total, (start + np.arange(n)) * total[-1] / n)
             places = np.arange(n)
             at = np.minimum(np.maximum.accumulate(at - places) + places, len(total) - n + places)
-            open_rows = open_rows.iloc[at]
+            # In random order, so that the first ten are such a sample as well.
+            open_rows = open_rows.iloc[rng.permutation(at)]
         self.asked.update(zip(open_rows["id"], asking_chance(open_rows["p_wrong"].to_numpy()), strict=True))
         return open_rows[["id", "image", "caption", "p_wrong"]].assign(label="").reset_index(drop=True)
 

@@ -110,6 +110,14 @@ def test_few_pairs_have_probabilities_by_labels_alone():
     assert told.table["p_wrong"][7:].between(0.01, 0.9).all()
 
 
+def test_the_first_asked_are_a_sample_too():
+    """Who marks ten of sixty pairs marks no more suspicious ones than who marks all."""
+    audit, _ = exchanged()
+    asked = audit.ask(60)["p_wrong"].to_numpy()
+    assert len(np.unique(audit.ask(60)["id"])) == 60
+    assert abs(asked[:30].mean() - asked[30:].mean()) < 0.2
+
+
 def test_the_difference_estimator_holds_whatever_the_model_says():
     """Labels of a sample with known chances correct probabilities that are far too low."""
     rng, held = np.random.default_rng(0), []
