@@ -27,7 +27,7 @@ RATES = (0.0, 0.4, 0.6)
 SETS = {"f8k": "Flickr8K", "fashion44k": "products"}  # name in the head of a column
 GCE = "plain (gce)"
 SHORT = {GCE: "GCE"}  # names in a sentence
-PLAIN = {"one seed or none": "with one seed or none"}
+PLAIN = {"fewer than three seeds": "with fewer than three seeds"}
 NOTE = (
     "rSum, the sum of six recalls, at most 600: one small model (`bow`, preset `standard`), captions of "
     "whole images exchanged at random, epoch selected on validation; mean of {f8k} on Flickr8K (1,000 test "
@@ -41,8 +41,8 @@ SAID = """\
 (`nclib.run("plain", loss="gce", networks=2)`). With {rate:.0%} wrong pairs it has rSum {pair:.0f} on \
 Flickr8K and {there:.0f} on product photographs, where one network of InfoNCE keeps {infonce:.0f} of \
 {clean:.0f} and {infonce_there:.0f} of {clean_there:.0f}. Methods whose two networks teach each other, \
-beside that pair, at {rate:.0%} (95% intervals over the seeds): on Flickr8K {f8k}; on product photographs \
-{fashion44k}.
+beside that pair, at {rate:.0%} (paired by seed, pooled deviation, Holm): on Flickr8K {f8k}; on product \
+photographs {fashion44k}.
 - **The loss matters most**: GCE, one line in place of InfoNCE, keeps {gce:.0f} on Flickr8K with one \
 network; L2RM, with mixture, transport and rematching, {l2rm:.0f}{early}.
 - **The temperature matters too**: at the value that validation on Flickr8K chooses for each method, not \

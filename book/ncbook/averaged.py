@@ -16,6 +16,7 @@ from ncbook.figures import interval
 from ncbook.marks import OUTDATED, marks_of
 from ncbook.notebook import NOT_RUN
 from ncbook.runs import Runs, select
+from ncbook.statistics import judged
 from nclib import plots
 
 GCE = "plain (gce)"
@@ -82,13 +83,13 @@ def standing(
     Returns
     -------
     dict
-        Methods by ``above``, ``level`` (the 95 % interval of the difference holds 0), ``below``, and
-        ``one seed or none``.
+        Methods by ``above``, ``level`` and ``below``, by the rule of :mod:`ncbook.statistics`, and
+        ``fewer than three seeds``.
     """
-    groups: dict[str, list[str]] = {"above": [], "level": [], "below": [], "one seed or none": []}
-    for method, differences in against_averaged(runs, dataset, rate).items():
-        d = differences[gce]
-        groups["one seed or none" if d.n < 2 else d.sign.replace("open", "level")].append(method)
+    groups: dict[str, list[str]] = {"above": [], "level": [], "below": [], "fewer than three seeds": []}
+    found = judged({m: both[gce] for m, both in against_averaged(runs, dataset, rate).items()})
+    for method, one in found.items():
+        groups[one.sign.replace("not judged", "fewer than three seeds")].append(method)
     return groups
 
 

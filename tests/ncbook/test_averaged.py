@@ -41,8 +41,8 @@ def test_a_pair_that_teaches_itself_is_compared_with_averaged_pairs(folder):
 def test_methods_are_sorted_by_the_interval_of_their_difference(folder):
     others = ", ".join(method for method in averaged.OF if method != "ncr")
     assert averaged.standing_text(load_runs(folder), "emoji", 0.4).splitlines()[1:] == [
-        f"  the averaged pair of their own loss: above: ncr; one seed or none: {others}",
-        f"  the averaged pair of GCE: below: ncr; one seed or none: {others}",
+        f"  the averaged pair of their own loss: above: ncr; fewer than three seeds: {others}",
+        f"  the averaged pair of GCE: below: ncr; fewer than three seeds: {others}",
     ]
 
 

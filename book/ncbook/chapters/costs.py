@@ -355,6 +355,7 @@ def precision_table() -> Styler:
 def precision_runs_table() -> Styler:
     """Show test rSum of recorded runs of SAF on Flickr8K by method and precision, with their hardware."""
     place = {"dataset": "f8k", "model": "saf", "preset": "standard", "mrate": 0.6, "protocol": "images"}
+    place |= {"networks": 1}
     methods: dict[str, dict[str, Any]] = {
         "plain training, GCE": {"method": "plain", "option.loss": "gce"},
         "L2RM": {"method": "l2rm", "option.rematch_weight": 1.0},

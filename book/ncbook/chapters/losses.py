@@ -229,7 +229,7 @@ def headline(runs: Runs, rate: float = 0.6) -> Markdown:
             f"* {DATA_NAMES[dataset]}: generalised cross entropy has rSum {one} with one network, {two} with "
             "two, trained apart and averaged. Of the methods whose networks teach each other "
             f"{len(groups['below'])} of {len(OF)} are below this pair; above: {names['above']}; level: "
-            f"{names['level']}; one seed or none: {names['one seed or none']}."
+            f"{names['level']}; fewer than three seeds: {names['fewer than three seeds']}."
         )
     return Markdown("\n".join(lines))
 

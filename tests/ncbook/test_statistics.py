@@ -1,0 +1,60 @@
+"""The rule for differences, against formulas of pandas and SciPy."""
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from ncbook.compare import Difference
+from ncbook.statistics import holm, judged, not_told_apart, pooled
+from scipy.stats import false_discovery_control, t
+
+
+def drawn(means, deviation=3.0, n=3, seed=0):
+    rng = np.random.default_rng(seed)
+    return {name: Difference(tuple(m + deviation * rng.normal(size=n)), name) for name, m in means.items()}
+
+
+def test_the_deviation_is_that_of_all_differences_of_a_place():
+    found = drawn({f"m{k}": 0.0 for k in range(20)})
+    table = pd.DataFrame({k: d.values for k, d in found.items()})
+    deviation, freedom = pooled(found)
+    assert (deviation, freedom) == (pytest.approx(math.sqrt(table.var().mean())), 40)
+    one = judged(found)["m3"]
+    half = t.ppf(0.975, 40) * deviation / math.sqrt(3)
+    assert (one.low, one.high) == (pytest.approx(one.mean - half), pytest.approx(one.mean + half))
+
+
+def test_unequal_variances_are_not_pooled():
+    found = drawn({"a": 0.0, "b": 5.0}, 0.1, n=8) | drawn({"c": 0.0, "d": 9.0}, 30.0, n=8, seed=1)
+    assert pooled(found).freedom == 0
+    low, high = found["b"].interval
+    assert judged(found)["b"][1:3] == (pytest.approx(low), pytest.approx(high))
+
+
+def test_p_values_are_adjusted_for_the_table():
+    means = {f"m{k}": 0.0 for k in range(19)} | {"far": -40.0}
+    found = judged(drawn(means))
+    assert (found["far"].sign, found["m0"].sign) == ("below", "level")
+    raw = np.array(
+        [2 * t.sf(abs(x.mean) / ((x.high - x.mean) / t.ppf(0.975, 40)), 40) for x in found.values()]
+    )
+    np.testing.assert_allclose([x.p for x in found.values()], holm(raw), rtol=1e-6, atol=1e-12)
+    assert (holm(raw) >= false_discovery_control(raw) - 1e-12).all()  # Holm's rule is the stricter one
+
+
+def test_two_seeds_have_no_interval_and_are_not_judged():
+    found = judged({"two": Difference((5.0, 5.1), "two"), **drawn({"a": 9.0, "b": 0.0})})
+    assert found["two"].sign == "not judged"
+    assert math.isnan(found["two"].p)
+    assert math.isnan(found["two"].low)
+
+
+def test_ranks_name_what_cannot_be_told_from_the_first():
+    rng = np.random.default_rng(0)
+    noise = rng.normal(size=(4, 3))
+    rows = {
+        n: dict(enumerate(v + x)) for n, v, x in zip("abcd", (100.0, 99.5, 60.0, 20.0), noise, strict=True)
+    }
+    assert set(not_told_apart(rows | {"e": {0: 200.0}})) == {"a", "b"}
+    assert not_told_apart({"e": {0: 1.0}}) == []
