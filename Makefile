@@ -91,8 +91,9 @@ test: env ## run the tests of the package and of the book's tools
 	@echo "All tests but the notebooks, every method on two models, twenty kills and small benchmarks: make test-all."
 	@$(pytest) -m "not notebook and not exhaustive"
 
-test-all: engine ## run every test, the notebooks in a small size among them
-	@$(pytest)
+BASELINES = book/baselines/omit/tests # first, so that the other tests go through these models, too
+test-all: engine ## run every test, the notebooks in a small size and the baselines among them
+	@$(subst tests -n,$(BASELINES) tests -n,$(pytest))
 
 fuzz: env ## draw new cases of every tested property for ten minutes: MINUTES=60 SEED=7 ONLY=damaged
 	@seed=$${SEED:-$$(od -An -N3 -tu4 /dev/urandom)}; seed=$$((seed)); end=$$(($$(date +%s) + 60 * $${MINUTES:-10})); \

@@ -7,13 +7,12 @@ answer (an incomplete folder, for example), 2 for a wrong call.
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import os
 import sys
 import warnings
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -22,6 +21,7 @@ from zipfile import BadZipFile
 
 from nclib import __version__
 from nclib.common.extras import needed_by
+from nclib.common.importing import import_own
 from nclib.common.options import Rule, did_you_mean
 
 Words = Sequence[str]
@@ -39,7 +39,7 @@ def run(words: Words) -> int:
     """Train one method, test it, leave a record: ``nclib run METHOD [--name value ...]``.
 
     ``nclib run METHOD --help`` lists its parameters. Options of the data and the model are written
-    ``--data_options.root /data``. ``--import FILE`` loads a method, model or data set of your own first.
+    ``--data_options.root /data``. ``--import CODE`` loads methods, models or data sets first.
     The same command continues an interrupted run, and prints the results of a finished one.
     """
     from nclib import label_noise, methods
@@ -48,7 +48,8 @@ def run(words: Words) -> int:
     from nclib.runs.words import options_of
 
     own, words = _importing().parse_known_args(words)
-    import_files(own.files)
+    for what in own.code:
+        import_own(what)
     parser = _parser("run", run, parents=[_importing()])
     known = ", ".join([*methods.available(), *label_noise.available()])
     parser.add_argument("method", metavar="METHOD", help=f"one of {known}")
@@ -156,8 +157,11 @@ def catalogue(words: Words) -> int:
     """List the methods, models and data sets by name."""
     from nclib import data, label_noise, methods, models
 
-    parser = _parser("list", catalogue)
+    parser = _parser("list", catalogue, parents=[_importing()])
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    asked = parser.parse_args(words)
+    for what in asked.code:
+        import_own(what)
     listed = {
         "methods": ("Methods on mismatched pairs", methods.available()),
         "label_noise": ("Methods on wrong categories", label_noise.available()),
@@ -167,7 +171,7 @@ def catalogue(words: Words) -> int:
     }
     as_json = json.dumps({name: names for name, (_, names) in listed.items()})
     plain = "\n\n".join(f"{title}\n{names}" for title, names in listed.values())
-    print(as_json if parser.parse_args(words).json else plain)
+    print(as_json if asked.json else plain)
     return 0
 
 
@@ -213,23 +217,12 @@ def _noted() -> Iterator[None]:
 
 
 def _importing() -> argparse.ArgumentParser:
-    """Return the argument ``--import FILE``, as a parent of parsers; its values are in ``files``."""
+    """Return the argument ``--import CODE``, as a parent of parsers; its values are in ``code``."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    about = "a Python file that registers a method, model or data set of your own"
-    how: dict[str, Any] = {"type": Path, "action": "append", "default": [], "metavar": "FILE", "help": about}
-    parser.add_argument("--import", dest="files", **how)
+    about = "a Python file, package or module that registers methods, models or data sets"
+    how: dict[str, Any] = {"action": "append", "default": [], "metavar": "CODE", "help": about}
+    parser.add_argument("--import", dest="code", **how)
     return parser
-
-
-def import_files(paths: Iterable[Path]) -> None:
-    """Import files outside the package under their own names, as ``import`` would beside them."""
-    for path in paths:
-        if not path.is_file() or path.suffix != ".py":
-            raise ValueError(f"--import {path}: must be a Python file")
-        if path.stem in sys.modules:
-            raise ValueError(f"--import {path}: {path.stem!r} is the name of another module; rename the file")
-        sys.path.insert(0, str(path.resolve().parent))
-        importlib.import_module(path.stem)
 
 
 COMMANDS: dict[str, Command] = {

@@ -13,6 +13,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # before NumPy: its factorisation
 import hypothesis
 import matplotlib
 import pytest
+import registered  # noqa: F401  before test files, which may import further models
 import torch
 from hypothesis import HealthCheck, Phase
 

@@ -161,13 +161,17 @@ def test_a_file_of_ones_own_is_imported_first(tmp_path, capsys, monkeypatch):
     try:
         assert cli.main([*words, *SHORT]) == 0
         assert json.loads(Path(capsys.readouterr().out.strip()).read_text())["settings"]["method"] == name
-        assert cli.main(words) == 2
-        assert "is the name of another module" in capsys.readouterr().err
+        assert cli.main(words) == 0  # the same file again
+        other = tmp_path / "other" / f"{name}.py"
+        other.parent.mkdir()
+        other.write_text("")
+        assert cli.main(["run", "--import", str(other), name]) == 2
+        assert f"{name!r} is the name of another module" in capsys.readouterr().err
     finally:
         METHODS.remove(name)
         sys.modules.pop(name, None)
     assert cli.main(["run", "--import", "nowhere.py", "plain"]) == 2
-    assert "--import nowhere.py: must be a Python file" in capsys.readouterr().err
+    assert "import nowhere.py: must be a Python file" in capsys.readouterr().err
 
 
 # ----------------------------------------------------------------------------------------- finished runs

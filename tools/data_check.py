@@ -26,7 +26,7 @@ from nclib.data.vocabulary import Vocabulary
 from nclib.noise import PUBLISHED, Mismatch
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "book"))  # where ncbook is not installed
-from nclib.runs.weights import PLACE, WEIGHTS, problem
+from baselines.weights import PLACE, WEIGHTS, problem
 
 GOOD, MISSING, WRONG, OTHER = "ok", "missing", "wrong", "other size"
 KNOWN = 0.5  # least share of known words; a vocabulary made for the data knows nearly all

@@ -1,10 +1,10 @@
 """Convert other files to the layout of the benchmarks: ``python tools/data_convert.py KIND ...``.
 
 ``folder`` takes a file per image, ``bottom-up`` the TSV files of bottom-up attention, ``half`` makes float16
-copies of features, ``vocabulary`` the word list, ``vectors`` the vectors of its words, ``pictures`` rows of
-pixels from the pictures of Flickr30K or MS-COCO. Files are written in bounded memory and appear whole or not
-at all. A conversion that was stopped, even by SIGKILL or a full disk, continues when the command is given
-again; only ``vectors`` begins again.
+copies of features, ``vocabulary`` the word list, ``vectors`` the vectors of its words. Files are written in
+bounded memory and appear whole or not at all. A conversion that was stopped, even by SIGKILL or a full disk,
+continues when the command is given again; only ``vectors`` begins again. Rows of pixels are made by
+``book/baselines/omit/picture_rows.py``.
 """
 
 from __future__ import annotations
@@ -16,14 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from picture_rows import pictures
 from row_sources import bottom_up_rows, folder_rows, half_rows, read_ids
 from word_vectors import read_vectors
 
 from nclib.common.files import replacing
 from nclib.common.row_writer import ConvertError, RowSource, holds, some, write_rows
 from nclib.data import feature_files as files
-from nclib.data.feature_files import HALF, LAYOUTS, MIN_COUNT, PIXELS, Layout
+from nclib.data.feature_files import HALF, LAYOUTS, MIN_COUNT, Layout
 from nclib.data.vocabulary import UNKNOWN, Vocabulary
 
 CAPTIONS = (".txt", ".tsv")
@@ -299,13 +298,6 @@ def _parser() -> argparse.ArgumentParser:
     one.set_defaults(command=vectors)
     for one in kinds.choices.values():
         one.add_argument("--replace", action="store_true", help="replace files that are there")
-    one = kinds.add_parser("pictures", help="rows of pixels", description="Scale pictures to one size.")
-    one.add_argument("name", choices=("f30k", "coco"))
-    one.add_argument("--images", type=Path, required=True, help="folder of the pictures")
-    one.add_argument("--captions", type=Path, required=True, help="dataset_flickr30k.json, dataset_coco.json")
-    one.add_argument("--out", type=Path, required=True, help="folder to write into")
-    one.add_argument("--pixels", choices=tuple(PIXELS), default="square224", help="form of the pictures")
-    one.set_defaults(command=pictures)
     return parser
 
 
@@ -315,7 +307,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command = values.pop("command")
     try:
         path = command(**values)
-        if command in (gather, pictures):
+        if command is gather:
             print(path)
     except (ConvertError, OSError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)

@@ -140,7 +140,7 @@ def make(missing: Sequence[Job], asked: argparse.Namespace) -> list[str]:
     if wrong := strangers(jobs, work):
         raise GridError("\n".join([*wrong, "Move these files away; their runs are made again."]))
     described = {
-        target: {"parts": arguments_of(job.run, asked), "priority": len(jobs) - n}
+        target: {"parts": arguments_of(job.run, asked), "import": job.run.code, "priority": len(jobs) - n}
         for n, (target, job) in enumerate(jobs.items())
     }
     job = {"python": sys.executable, "job": str(pathlib.Path(__file__).with_name("grid_job.py"))}
@@ -171,7 +171,8 @@ def make(missing: Sequence[Job], asked: argparse.Namespace) -> list[str]:
             continue
         print(f"\n{each.run.label}: {last_line((work / target).with_suffix('.log'))}")
         for arguments in arguments_of(each.run, asked):
-            print("  " + " ".join(["nclib", "run", arguments.pop("method"), *words_of(arguments)]))
+            code = ["--import", each.run.code] if each.run.code else []
+            print("  " + " ".join(["nclib", "run", arguments.pop("method"), *code, *words_of(arguments)]))
     if wrong := strangers(jobs, work):
         raise GridError("\n".join(wrong))
     return [target for target in jobs if (work / target).exists()]

@@ -17,6 +17,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAUSE = 0.5  # seconds between two looks at what another process holds
 SCHEDULED = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID")  # a cluster's scheduler gives the GPU
 
@@ -36,7 +37,11 @@ def slot(gpus: list[str], folder: pathlib.Path) -> Iterator[str]:
 def make(run: dict[str, Any], target: pathlib.Path) -> None:
     """Make a run, or the parts of a combined one, and write the record."""
     import nclib
+    from nclib.common.importing import import_own
     from nclib.common.lock import BusyError
+
+    if run["import"]:
+        import_own(run["import"], ROOT)
 
     records, said = [], set()
     for part in run["parts"]:

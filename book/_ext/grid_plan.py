@@ -1,7 +1,8 @@
 """Declared grids of runs: read a file of ``book/grids``, expand it, check every run before the first starts.
 
 A grid is a YAML list of blocks. A block gives parameters of ``nclib.run``; where it gives a list, every value
-is taken, in every combination. ``method: all`` means every method that trains; ``about`` describes it.
+is taken, in every combination. ``method: all`` means every method that trains; ``about`` describes it,
+``import`` names code that its runs need, as ``nclib run --import`` does, relative to this repository.
 ``model: saf+sgr`` is a run of each, tested as one model (:func:`nclib.combine`).
 """
 
@@ -21,13 +22,19 @@ from typing import Any
 
 import yaml
 
-from nclib.runs import weights
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "tools"))  # data_check
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))  # baselines
+
+from baselines import weights
+
+from nclib.common.importing import import_own
+from nclib.runs.variant import named
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 GRIDS = ROOT / "book" / "grids"
-sys.path.append(str(ROOT / "tools"))  # data_check
 NAMED = ("method", "model", "dataset", "mrate", "noise_rate", "protocol", "seed")
 METHOD = "l2rm"  # default of nclib.run
+UNTRIED = ("about", "import")  # keys of a block that are not parameters of nclib.run
 OWN = ("out", "device")  # parameters that the driver decides
 LONGEST = 220  # characters of a label, which becomes a file name
 UNREAD: dict[str, Callable[[dict[str, Any]], bool]] = {  # files, and data options that need them not
@@ -63,6 +70,7 @@ class Planned:
     about: str  # description of its block
     arguments: dict[str, Any]  # of nclib.run; models joined by a plus sign are runs of their own, combined
     settings: dict[str, Any]  # resolved; empty when the run needs the papers' data and they were not given
+    code: str = ""  # what is imported first
 
     @property
     def parts(self) -> list[dict[str, Any]]:
@@ -99,8 +107,8 @@ def read(path: pathlib.Path) -> list[dict[str, Any]]:
             raise GridError(f"{where}: must be parameters with values, name: value")
         if empty := [k for k, v in block.items() if v == []]:
             raise GridError(f"{where}: {empty[0]} is an empty list, which means no run")
-        if not isinstance(block.get("about", ""), str):
-            raise GridError(f"{where}: about must be text")
+        if text := [k for k in UNTRIED if not isinstance(block.get(k, ""), str)]:
+            raise GridError(f"{where}: {text[0]} must be text")
         if own := [k for k in OWN if k in block]:
             raise GridError(f"{where}: {own[0]} is an option of the command, not of the grid")
     return blocks
@@ -110,7 +118,7 @@ def combinations(block: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield the arguments of every run of a block."""
     from nclib import methods
 
-    block = {k: v for k, v in block.items() if k != "about"}
+    block = {k: v for k, v in block.items() if k not in UNTRIED}
     if block.get("method") == "all":
         trained = (
             m for m in methods.METHODS if not issubclass(methods.METHODS[m].factory, methods.ClosedForm)
@@ -139,7 +147,7 @@ def label(run: dict[str, Any]) -> str:
     extra: dict[str, None] = {}  # an ordered set: published weights are named once, whatever they are for
     for key, value in sorted(run.items()):
         parts = value.items() if isinstance(value, dict) else [(key, value)]
-        extra |= {} if key in NAMED else dict.fromkeys(weights.named(v) or f"{k}={v}" for k, v in parts)
+        extra |= {} if key in NAMED else dict.fromkeys(named(v) or f"{k}={v}" for k, v in parts)
     return re.sub(r"[^\w.=+,-]", "_", "-".join([*usual, *extra]))
 
 
@@ -148,7 +156,7 @@ def told(arguments: Mapping[str, Any]) -> str:
     found = {k: v for k, v in arguments.items() if k != "seed"}
     for part in {"data_options", "model_options"} & found.keys():
         given = {k: v for k, v in found[part].items() if k != "root"}
-        found[part] = {k: weights.named(v) or v for k, v in given.items()}
+        found[part] = {k: named(v) or v for k, v in given.items()}
     return json.dumps({k: v for k, v in found.items() if v != {}}, sort_keys=True)
 
 
@@ -165,7 +173,13 @@ def plan(path: pathlib.Path, root: str = "") -> list[Planned]:
     origin: dict[str, tuple[int, str]] = {}  # label -> block and arguments
     wrong: dict[str, None] = {}  # an ordered set
     for number, block in enumerate(read(path), 1):
-        where = f"{path.name}, block {number}"
+        where, code = f"{path.name}, block {number}", block.get("import", "")
+        try:
+            if code:
+                import_own(code, ROOT)
+        except (ValueError, ImportError) as error:
+            wrong[f"{where}: {error}"] = None
+            continue
         for run in combinations(block):
             try:
                 name, text = label(run), json.dumps(run, sort_keys=True, default=str)
@@ -192,7 +206,7 @@ def plan(path: pathlib.Path, root: str = "") -> list[Planned]:
                 continue
             if needed and not root:
                 settings, run = {}, json.loads(text)
-            found[name] = Planned(name, str(block.get("about", "")), run, settings)
+            found[name] = Planned(name, str(block.get("about", "")), run, settings, code)
             origin[name] = number, text
     if wrong:
         raise GridError("\n".join(wrong))
@@ -257,8 +271,8 @@ def lacking_data(runs: Collection[Planned]) -> dict[str, str]:
         if key not in seen:
             seen[key] = lacking_files(name, options)
         parts = ("data_options", "model_options")
-        named = [v for part in parts for v in (run.settings.get(part) or {}).values() if weights.named(v)]
-        said = {v: weights.problem(pathlib.Path(v).expanduser()) for v in named}
+        files = [v for part in parts for v in (run.settings.get(part) or {}).values() if named(v)]
+        said = {v: weights.problem(pathlib.Path(v).expanduser()) for v in files}
         lines = [seen[key], *(f"{place}: {problem}" for place, problem in said.items() if problem)]
         if any(lines):
             found[run.label] = "\n".join(filter(None, lines))

@@ -24,7 +24,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
+import baselines.omit  # noqa: F401  models of printed runs
 from bench_common import NO_DROPOUT, random_captions
 
 from nclib import label_noise, losses, methods, models, ot

@@ -12,6 +12,7 @@ from typing import Any
 
 import pandas as pd
 import yaml
+from baselines import omit, weights
 
 from ncbook.layouts import Layout, layout_of
 from ncbook.papers import Value, rows_of
@@ -20,9 +21,8 @@ from nclib import label_noise, methods, models
 from nclib.common.options import rules
 from nclib.data.registry import datasets
 from nclib.methods.decl import published_warmup
-from nclib.runs import weights
 from nclib.runs.combination import JOINED, parts_of
-from nclib.runs.variant import GLOVE, in_words
+from nclib.runs.variant import in_words, named
 from nclib.runs.words import words_of
 
 MODELS = {  # printed name -> model; others are spelt alike
@@ -66,7 +66,7 @@ class RunSpec:
         """The options as text, as :func:`nclib.runs.variant.variant` writes them."""
         usual = {"word_vectors"} | ({"warmup_epochs"} if self.method == "decl" else set())  # of its paper
         own = {k: v for k, v in self.options.items() if k not in usual}
-        return in_words({k: weights.named(v) or v for k, v in own.items()})
+        return in_words({k: named(v) or v for k, v in own.items()})
 
     @property
     def label(self) -> str:
@@ -167,7 +167,7 @@ def printed_run(layout: Layout, row: Mapping[str, str]) -> RunSpec | str:
         options["warmup_epochs"] = warmup
     if run.model == "scan" and row["ensemble"] == "true":
         options |= SCAN_BOTH
-    if run.model in GLOVE and row["features"].endswith("BiGRU"):
+    if run.model in weights.GLOVE and row["features"].endswith("BiGRU"):
         options["word_vectors"] = f"weights/glove_{dataset}.npy"
     if run.model in TWICE and row["ensemble"] == "true":
         return RunSpec(run.method, JOINED.join([run.model] * 2), options)
@@ -256,8 +256,8 @@ class Rerun:
         """Return the run as lines for a shell, with the folder of the data; one for each part."""
         lines = []
         for given in self.parts(root, seed):
-            method = given.pop("method")
-            lines.append(" ".join(["nclib run", method, *words_of(given)]))
+            code = ["--import", omit.PLACE] if omit.needed(given) else []
+            lines.append(" ".join(["nclib run", given.pop("method"), *code, *words_of(given)]))
         if len(lines) > 1:
             lines.append("# then nclib.combine(...) in Python, with the folders of these runs")
         return "\n".join(lines)

@@ -100,7 +100,7 @@ def pixel_layout(name: str, pixels: str) -> Layout:
         words=None,
         row=(side, 3 * side),
         marker=MANIFEST,
-        source=f"Make them with: python tools/data_convert.py pictures {name} --pixels {pixels}",
+        source=f"Make them with: python book/baselines/omit/picture_rows.py {name} --pixels {pixels}",
         number=np.uint8,
     )
 

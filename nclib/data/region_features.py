@@ -70,7 +70,7 @@ def f30k(
         in place of the field's words; for models with that text encoder.
     pixels : {"", "square224", "square512", "crop224"}
         Pictures in place of features, each row of a picture as red, green and blue of its pixels in turn, as
-        ``tools/data_convert.py pictures`` leaves them in ``f30k_square224``: scaled to a square of this
+        ``book/baselines/omit/picture_rows.py`` leaves them in ``f30k_square224``: scaled to a square of this
         side, or scaled at the shorter side and cut around the centre, as CLIP prepares pictures.
     boxes : bool
         Append five numbers to the features of each region: its box x0, y0, x1, y1 in [0, 1], read from

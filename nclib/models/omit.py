@@ -24,6 +24,7 @@ from nclib.models.grouping import GROUP_BYTES, Group, Grouped, accelerated, grou
 from nclib.models.omit_matching import (
     MARGINALS,
     MATCHINGS,
+    FragmentAttention,
     OMITCaptions,
     OMITImages,
     Side,
@@ -37,7 +38,6 @@ from nclib.models.omit_matching import (
 )
 from nclib.models.omit_text import SHORTEST, TEXTS, augment, text_encoder
 from nclib.models.pretrained import start_from
-from nclib.models.pvse import FragmentAttention
 from nclib.models.region_words import TEXT_RATE, PictureMatcher, text_options
 from nclib.models.registry import register
 from nclib.models.vse_inf import ResidualRegionEncoder

@@ -10,17 +10,17 @@ dustbin is the scaled mean of the queries, which then stand without it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from nclib.models.base import CaptionEncoding, ImageEncoding
 from nclib.models.grouping import accelerated
-from nclib.models.pvse import FragmentAttention
 
 Side = dict[str, Tensor]
 
@@ -258,6 +258,26 @@ def attention_scores(images: Side, captions: Side, tau: float, dustbin: bool) ->
     mask = captions["mask"].t()  # (W, C)
     cosine = collected / square.clamp_min(1e-24).sqrt()
     return (cosine * mask).sum(1) / mask.sum(0)
+
+
+class FragmentAttention(nn.Module):
+    """Weighted means of fragments, the weights of each head a softmax of W_2 tanh(W_1 x)."""
+
+    def __init__(self, dim: int, heads: int = 1) -> None:
+        super().__init__()
+        self.first = nn.Linear(dim, max(1, dim // 2), bias=False)
+        self.second = nn.Linear(max(1, dim // 2), heads, bias=False)
+        nn.init.xavier_uniform_(self.first.weight)
+        nn.init.xavier_uniform_(self.second.weight)
+
+    def logits(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Logits (B, n, heads) of the weights of fragments (B, n, d); ``mask`` (B, n) is 1 at valid ones."""
+        found: Tensor = self.second(torch.tanh(self.first(x)))
+        return found if mask is None else found.masked_fill(mask[..., None] == 0, -math.inf)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Pool (B, n, d) to (B, heads, d)."""
+        return torch.softmax(self.logits(x, mask), 1).transpose(1, 2) @ x
 
 
 def pooled(pool: FragmentAttention, x: Tensor, mask: Tensor | None = None) -> Tensor:

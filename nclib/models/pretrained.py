@@ -1,12 +1,10 @@
 """Pretrained networks through the library ``transformers``, and captions read by BERT or CLIP's text tower.
 
-Pictures are read by :mod:`nclib.models.pretrained_pictures`, both towers of CLIP or SigLIP as published by
-:mod:`nclib.models.two_towers`.
+Both towers of CLIP or SigLIP as published are read by :mod:`nclib.models.two_towers`.
 
 They need the extra ``pretrained``. Weights come from a local folder in the library's own layout
 (``config.json``, ``model.safetensors``, and for text the tokenizer's files) or, by name, from the hub's cache
-on this machine; of residual networks also from a folder with one ``.pth`` file of torchvision's layout, see
-:mod:`nclib.models.residual`. Nothing is downloaded here: ``hf download NAME`` fills the cache.
+on this machine. Nothing is downloaded here: ``hf download NAME`` fills the cache.
 """
 
 from __future__ import annotations
@@ -22,7 +20,6 @@ from torch import Tensor, nn
 
 from nclib.common.tokens import Tokens
 from nclib.common.transformers import SAFE, library_for, load_tokenizer, quietly
-from nclib.models import residual
 from nclib.models.encoders import l2, word_mask, xavier_linear
 
 CONTINUES = "##"
@@ -80,8 +77,6 @@ def load(kind: str | tuple[str, ...], source: str, option: str, *, finetune: boo
         If the library or the files are missing or damaged, a file asks for code of its own, the network is of
         another kind, or a weight is missing or has another shape.
     """
-    if kind == "resnet" and (file := residual.file_in(source)):
-        return residual.load(file, option)
     library, given = library_for(source, option), f"{option}={source!r}"
     with quietly(library):
         with _reading(given):

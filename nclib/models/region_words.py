@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import torch
@@ -14,10 +15,13 @@ from nclib.models.compiled import alike, call, comparing, wanted
 from nclib.models.encoders import RegionEncoder, TextEncoder, mask_of, sizes_on, start_from
 from nclib.models.grouping import GROUP_BYTES, Grouped, accelerated, group_captions
 from nclib.models.pretrained import PretrainedText
-from nclib.models.pretrained_pictures import PretrainedCells
 
 TEXT_RATE, IMAGE_RATE = 0.1, 0.01
 """What multiplies the learning rate of pretrained networks in the official codes of VSE-infinity and OMIT."""
+
+PICTURE_NETWORKS: dict[str, Callable[..., Any]] = {}
+"""What turns pictures into cells, by the value of the option ``image``. ``book/baselines/omit`` brings both:
+modules with ``width``, ``n_cells`` and ``projection``, as :class:`PictureMatcher` uses them."""
 
 
 class PictureMatcher(Matcher):
@@ -29,14 +33,14 @@ class PictureMatcher(Matcher):
         What an image is: region features, or a picture, which goes through the residual network or the CLIP
         model in ``image_folder``.
     image_folder, finetune : str, bool
-        Folder with the weights, or a name in the hub's cache, see
-        :class:`~nclib.models.pretrained_pictures.PretrainedCells`; train pretrained networks too.
+        Folder with the weights, or a name in the hub's cache, for one of
+        :data:`PICTURE_NETWORKS`; train pretrained networks too.
     image_rate, held_epochs : float, int
         With ``finetune``: what multiplies the learning rate for the image network; first epochs, warm-up
         included, in which it (and CLIP's text tower) stays as it is.
     crop : bool
-        Read random parts of the pictures in training, some mirrored; see
-        :class:`~nclib.models.pretrained_pictures.Pictures`. Not for captions that tell left from right.
+        Read random parts of the pictures in training, some mirrored. Not for captions that tell left from
+        right.
     **common
         Sizes; see :class:`~nclib.models.Matcher`. For pictures ``feature_dim`` is the numbers in a row (three
         times the width) and ``n_regions`` the rows.
@@ -45,13 +49,14 @@ class PictureMatcher(Matcher):
     ----------
     cell_dim, n_slots : int
         Width and number of the regions, cells or patches.
-    pixels : PretrainedCells or None
+    pixels : Module or None
         What turns pictures into cells.
 
     Raises
     ------
     ValueError
-        For a size or choice that is not allowed, or an option that is missing or has no effect.
+        For a size or choice that is not allowed, an option that is missing or has no effect, or a network for
+        pictures that is not loaded.
     """
 
     image: str = option("regions", choices=("regions", "resnet", "clip"))
@@ -71,14 +76,17 @@ class PictureMatcher(Matcher):
         if getattr(self, "text", "bigru") == "bigru":
             used_with("finetune", self.finetune, *networks, usual=False)
         self.cell_dim, self.n_slots = self.feature_dim, self.n_regions
-        self.pixels: PretrainedCells | None = None
+        self.pixels: Any = None
         if self.image != "regions":
+            if self.image not in PICTURE_NETWORKS:
+                raise ValueError(
+                    f"image={self.image!r} needs a network for pictures; --import book/baselines/omit has it"
+                )
             self.needs_regions = self.n_regions
             how: dict[str, Any] = {"finetune": self.finetune, "rate": self.image_rate}
             how |= {"held_epochs": self.held_epochs, "crop": self.crop, "class_token": self.class_token}
-            self.pixels = PretrainedCells(
-                self.feature_dim, self.n_regions, kind=self.image, folder=self.image_folder, **how
-            )
+            how |= {"kind": self.image, "folder": self.image_folder}
+            self.pixels = PICTURE_NETWORKS[self.image](self.feature_dim, self.n_regions, **how)
             self.cell_dim, self.n_slots = self.pixels.width, self.pixels.n_cells
 
     @property
@@ -89,7 +97,8 @@ class PictureMatcher(Matcher):
     def cells(self, images: Tensor) -> Tensor:
         """Return region features (B, R, feature_dim) as they are, pictures as cells (B, n, cell_dim)."""
         images = self.check_images(images)
-        return images if self.pixels is None else self.pixels(images)
+        cells: Tensor = images if self.pixels is None else self.pixels(images)
+        return cells
 
 
 class RegionWordMatcher(PictureMatcher):

@@ -5,10 +5,11 @@ code of classes that are defined outside this package. Files count by their cont
 and threads change the last digits of a result but do not name a run: a record tells which of them computed
 which epochs; commit and versions are such facts, too.
 
-The code of this package does not name runs. Golden runs (``tests/golden``) fail when a change moves the
-numbers of a method, model or solver beyond rounding; the change then raises :data:`NUMERICS` and notes in
-:data:`MOVED` what moved. A name holds the number under which the method or model of the run last moved, not
-the newest number: what did not move keeps its names and its finished runs.
+The code of this package does not name runs, nor that of a package which declares ``GOLDEN_RUNS = True``
+because golden runs of its own hold its numbers, such as ``book/baselines``. Golden runs (``tests/golden``)
+fail when a change moves the numbers of a method, model or solver beyond rounding; the change then raises
+:data:`NUMERICS` and notes in :data:`MOVED` what moved. A name holds the number under which the method or
+model of the run last moved, not the newest number: what did not move keeps its names and its finished runs.
 """
 
 from __future__ import annotations
@@ -227,7 +228,7 @@ def own_code(parts: Iterable[Any]) -> str:
     seen: dict[int, Any] = {}  # kept alive, so that no id is used again
     lines: list[str] = []
     for part in parts:
-        if _package(part) != "nclib":
+        if not _guarded(part):
             lines += _lines(part, seen, _package(part))
     return digest("\n".join(lines))[:16] if lines else ""
 
@@ -302,6 +303,12 @@ def _compiled(code: types.CodeType) -> Iterator[str]:
 def _names(code: types.CodeType) -> set[str]:
     inner = [_names(constant) for constant in code.co_consts if isinstance(constant, types.CodeType)]
     return set(code.co_names).union(*inner)
+
+
+def _guarded(part: Any) -> bool:
+    """Return whether golden runs hold the numbers of an object: of nclib or a package that declares it."""
+    package = _package(part)
+    return package == "nclib" or bool(getattr(sys.modules.get(package), "GOLDEN_RUNS", False))
 
 
 def _package(part: Any) -> str:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from nclib import models
 from nclib.common.options import defaults, needed
 from nclib.data.registry import datasets
 from nclib.methods.decl import published_warmup
-from nclib.runs import weights
 from nclib.runs.identity import JOINED, UNSAID, former, naming
 from nclib.runs.presets import PAPER
 from nclib.runs.tasks import experiment_of
@@ -18,7 +18,11 @@ from nclib.runs.tasks import experiment_of
 NAMED = ("method", "model", "dataset", "mrate", "protocol", "noise_rate", "noise_sha256", "seed", "preset")
 """Settings that name a run; everything else that differs from the usual makes a variant of it."""
 ENCODED_BY = ("pieces", "pixels", "boxes")  # options of the papers' data that decide what a model reads
-GLOVE = ("omit", "naaf", "sbe", "pvse", "pcme")  # models whose papers start words from GloVe
+PUBLISHED: set[str] = set()
+"""Files and folders of published weights, whose names a variant shows in place of their digests.
+``book/baselines/weights.py`` adds those of the papers' tables."""
+VECTORS: dict[tuple[str, str], str] = {}
+"""The file of :data:`PUBLISHED` from which a model usually starts on a data set, in the preset ``paper``."""
 
 
 def in_words(values: Mapping[str, Any]) -> str:
@@ -62,8 +66,15 @@ def variant(settings: Mapping[str, Any]) -> str:
 def published_vectors(settings: Mapping[str, Any]) -> str:
     """Return the file of word vectors from which a model usually starts, as in its paper; empty for none."""
     model, dataset, preset = (str(settings.get(k, "")) for k in ("model", "dataset", "preset"))
-    name = f"glove_{dataset}.npy"
-    return name if model in GLOVE and preset == "paper" and name in weights.WEIGHTS else ""
+    return VECTORS.get((model, dataset), "") if preset == "paper" else ""
+
+
+def named(value: object) -> str:
+    """Return the name of the published weights that a path names; empty for any other value."""
+    if not isinstance(value, str) or not value:
+        return ""
+    path = Path(value)
+    return path.name if path.name in PUBLISHED and path.parent.name in ("weights", "") else ""
 
 
 def _at_rate(settings: Mapping[str, Any]) -> dict[str, int]:
@@ -109,4 +120,4 @@ def _flat(settings: Mapping[str, Any], model_defaults: Mapping[str, Any] | None 
 
 def _published(options: Mapping[str, Any]) -> dict[str, str]:
     """Return the options that name published weights, with the name in place of the digest."""
-    return {name: found for name, value in options.items() if (found := weights.named(value))}
+    return {name: found for name, value in options.items() if (found := named(value))}

@@ -530,7 +530,7 @@ def test_weights_lie_below_the_folder_of_the_data(f30k, capsys):
     place = f"{root}/weights/bert-base-uncased"
     assert lacking[words] == f"{place}: missing: google-bert/bert-base-uncased (nothing is downloaded here)"
     assert "f30k_square224: " in lacking[pictures]
-    assert "tools/data_convert.py pictures f30k --pixels square224" in lacking[pictures]
+    assert "picture_rows.py f30k --pixels square224" in lacking[pictures]
     where = ["--root", root, "--out", str(f30k / "out"), "--there", "--match", "text=|pixels="]
     assert grid.main([str(f30k / "g.yml"), *where]) == 0
     said = capsys.readouterr().out

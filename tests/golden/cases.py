@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from torch import Tensor
 
 import nclib
 from nclib import evaluation, losses, noise, ot
+from nclib.models.registry import MODELS as REGISTRY
 
 Entry = Callable[[Trace], None]
 
@@ -71,7 +72,6 @@ AT_ONCE: dict[str, dict[str, Any]] = {
 }
 MODELS: dict[str, tuple[dict[str, Any], ...]] = {
     "scan": ({"direction": "i2t"}, *({"pooling": x} for x in ("mean", "max", "sum"))),
-    "chan": ({"pooling": "mean"}, {"attend": False}),
     "imram": ({"branch": "text"}, {"branch": "image", "normalise": True}),
     "omit": (
         *({"matching": x} for x in ("vse", "pem", "cam", "partial_cam", "ot", "full", "prompt")),
@@ -80,13 +80,8 @@ MODELS: dict[str, tuple[dict[str, Any], ...]] = {
         {"image_encoder": "linear", "image_global": "first"},
         {"features": "grid"},
     ),
-    "pcme": ({"compare": "dot"}, {"sentence": "final"}),
-    "pvse": ({"sentence": "final"},),
     "vse": ({"region_pool": "max"}, {"word_pool": "last"}, {"unit_fragments": True}),
     "vse_inf": ({"norm_over": "padded"},),
-    "vsrn": ({"norm": "unit"},),
-    "teran": ({"shared": True},),
-    "hrem": ({"relations_after": 0},),
 }
 RUNS: dict[str, dict[str, Any]] = {
     "clipped": {"grad_clip": 0.5},
@@ -134,9 +129,8 @@ def entries() -> dict[str, Entry]:
             found[f"method {method} at once"] = labels(method, **first)
         for own in VARIANTS.get(method, ()):
             found[f"method {method} {named(own)}"] = labels(method, **{**first, **own})
-    for model in nclib.models.available():
-        for own in ({}, *MODELS.get(model, ())):
-            found[f"model {model} {named(own)}".strip()] = of_model(model, own)
+    own = [name for name in REGISTRY if REGISTRY[name].factory.__module__.startswith("nclib.")]
+    found |= of_models(own, MODELS)
     found |= {f"run {name}": pairs("plain", **{**values}) for name, values in RUNS.items()}
     found |= {
         "run asymmetric": labels("deep_sm", protocol="asymmetric", scope="pair", lr_schedule="constant")
@@ -145,6 +139,12 @@ def entries() -> dict[str, Entry]:
 
 
 # --------------------------------------------------------------------------------- models, closed forms
+
+
+def of_models(models: Iterable[str], variants: Mapping[str, Iterable[dict[str, Any]]]) -> dict[str, Entry]:
+    """Return the entries of some models, with their usual options and with variants of these."""
+    each = [(model, own) for model in models for own in ({}, *variants.get(model, ()))]
+    return {f"model {model} {named(own)}".strip(): of_model(model, own) for model, own in each}
 
 
 def of_model(model: str, own: Mapping[str, Any]) -> Entry:

@@ -8,6 +8,7 @@ import pytest
 import tiny
 import torch
 import torch.nn.functional as F
+from registered import REGISTERED
 
 import nclib
 from nclib import methods, models
@@ -136,7 +137,7 @@ def test_both_networks_start_alike_and_carry_two_refiners():
         assert p is not q
 
 
-@pytest.mark.parametrize("name", models.available())
+@pytest.mark.parametrize("name", REGISTERED)
 def test_width_and_draws_of_every_model(name):
     network = models.build(name, **SIZES)
     captions = network.eval().encode_captions(Tokens(torch.tensor([[4, 5, 6]]), (3,)))
@@ -257,7 +258,7 @@ def test_models_without_draws_get_a_second_view_by_dropout(tmp_path):
 
 @pytest.mark.exhaustive
 @pytest.mark.slow
-@pytest.mark.parametrize("model", ["scan", "sgraf", "pvse"])
+@pytest.mark.parametrize("model", [name for name in ("scan", "sgraf", "pvse") if name in REGISTERED])
 def test_models_of_other_kinds_train_and_are_saved(model, tmp_path):
     record = run(tmp_path, model=model)
     opened = nclib.open_run(record)

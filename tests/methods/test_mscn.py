@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tiny
 import torch
+from registered import REGISTERED
 from tiny import SCORES as S
 
 import nclib
@@ -135,7 +136,7 @@ def test_exact_gradient_equals_a_finite_difference_of_the_whole_look_ahead(name)
     assert not torch.allclose(still[0], found[0], rtol=1e-3)  # the step is felt
 
 
-@pytest.mark.parametrize("name", models.available())
+@pytest.mark.parametrize("name", REGISTERED)
 def test_difference_gradient_equals_the_exact_one_and_leaves_no_trace(name):
     network, images, tokens = small_network(name)
     network.train()
@@ -166,7 +167,7 @@ def test_difference_gradient_in_single_precision():
 # -- the wrapped model ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", models.available())
+@pytest.mark.parametrize("name", REGISTERED)
 def test_the_wrapped_model_is_a_model(name):
     network, images, tokens = small_network(name, torch.float32)
     network.eval()

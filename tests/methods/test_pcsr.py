@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tiny
 import torch
+from registered import REGISTERED
 
 from nclib import losses, models
 from nclib.common.tokens import Tokens
@@ -98,7 +99,7 @@ def test_fragments_at_the_steps_of_the_head():
     assert torch.equal(steps_of(ImageEncoding(vectors), 1), vectors[:, None])
 
 
-@pytest.mark.parametrize("name", models.available())
+@pytest.mark.parametrize("name", REGISTERED)
 def test_every_model_has_pseudo_classes(name):
     torch.manual_seed(0)
     net = models.build(name, feature_dim=6, vocab_size=30, n_regions=4, embed_dim=16, sim_dim=8, word_dim=8)

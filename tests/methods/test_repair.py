@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tiny
 import torch
+from registered import REGISTERED
 
 import nclib
 from nclib import losses, methods, models
@@ -139,7 +140,7 @@ def test_empty_bank_says_so():
         FeatureBank(3).features()
 
 
-@pytest.mark.parametrize("name", models.available())
+@pytest.mark.parametrize("name", REGISTERED)
 def test_bank_gives_back_what_every_model_compares(name):
     torch.manual_seed(0)
     net = models.build(name, feature_dim=6, vocab_size=30, n_regions=4, **tiny.TINY["model_options"]).eval()

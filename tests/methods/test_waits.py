@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import tiny
 import torch
+from registered import REGISTERED
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -52,7 +53,7 @@ def without_autocast(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "autocast", lambda *a, **k: contextlib.nullcontext())
 
 
-@pytest.mark.parametrize("name", models.available())
+@pytest.mark.parametrize("name", REGISTERED)
 def test_no_model_reads_a_value_back(name: str) -> None:
     sizes = {"feature_dim": 16, "vocab_size": 30, "n_regions": 5, "embed_dim": 32, "sim_dim": 8}
     model = models.build(name, **sizes, word_dim=8).to("meta")

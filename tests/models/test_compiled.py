@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.nn.functional as F
+from registered import REGISTERED
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from nclib import losses, models
@@ -24,8 +25,7 @@ NAMES = [
     "sgr",
     "saf",
     "omit",
-    "teran",
-    *(pytest.param(n, marks=SLOW) for n in ("scan", "imram", "chan", "naaf")),
+    *(pytest.param(n, marks=SLOW) for n in ("scan", "imram", "chan", "naaf", "teran") if n in REGISTERED),
 ]
 
 

@@ -2,15 +2,16 @@
 
 import pytest
 import torch
+from registered import REGISTERED
 from sgraf_reference import caption_nodes, filtrate, image_global, reason
 from torch.func import functional_call
 
 from nclib.common.tokens import Tokens
-from nclib.models import available, build
+from nclib.models import build
 
 SIZES = {"feature_dim": 7, "vocab_size": 30, "n_regions": 5, "embed_dim": 12, "sim_dim": 6, "word_dim": 4}
 LENGTHS = (4, 2, 6, 4, 3)
-NAMES = list(available())
+NAMES = list(REGISTERED)
 
 
 def example(name, lengths=LENGTHS, **options):

@@ -12,14 +12,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 from clip_reference import text_states
-from local_weights import MERGES, PIECES, WORDS, bert_folder, clip_folder, clip_vocabulary, resnet_folder
+from local_weights import MERGES, PIECES, WORDS, bert_folder, clip_folder, clip_vocabulary
 from local_weights import words_file as write_words
 from safetensors.torch import load_file, save_file
 
 from nclib.common.tokens import Tokens
 from nclib.models import build
 from nclib.models.pretrained import PretrainedText, load_tokenizer, piece_table
-from nclib.models.pretrained_pictures import PretrainedCells
 from nclib.models.two_towers import TwoTowers
 
 IDS = torch.tensor([[1, 4, 6, 8, 2, 0], [1, 5, 9, 7, 4, 2], [1, 3, 2, 0, 0, 0]])
@@ -240,58 +239,6 @@ def test_dropout_is_part_of_training_only(tmp_path, finetune):
     assert model.text_encoder.tower.training == finetune
 
 
-# ---------------------------------------------------------------------------------------------- models
-
-
-@pytest.mark.parametrize("finetune", [False, True])
-@pytest.mark.parametrize("image", ["clip", "resnet"])
-@pytest.mark.parametrize("name", ["vse", "vse_inf", "scan", "imram", "sgr", "saf", "sgraf", "sbe"])
-def test_models_train_on_them_and_come_back(tmp_path, name, image, finetune):
-    text = {"clip": "bert", "resnet": "clip"}[image]
-    for kind in ("bert", "clip", "resnet"):
-        (tmp_path / kind).mkdir()
-    bert_folder(tmp_path / "bert")
-    clip_folder(tmp_path / "clip")
-    resnet_folder(tmp_path / "resnet")
-    options = {
-        "feature_dim": 45 * 3,
-        "vocab_size": len(WORDS),
-        "n_regions": 35,
-        "embed_dim": 8,
-        "sim_dim": 4,
-        "image": image,
-        "image_folder": str(tmp_path / image),
-        "text": text,
-        "text_folder": str(tmp_path / text),
-        "text_words": write_words(tmp_path / "words.json"),
-        "finetune": finetune,
-    }
-    torch.manual_seed(0)
-    model = build(name, **options)
-    before = {k: v.clone() for k, v in model.named_parameters()}
-    pictures = torch.rand(3, 35, 135)
-    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
-    scores = model(pictures, TOKENS, logits=True)
-    assert scores.shape == (3, 3)
-    (scores - 3 * torch.eye(3)).square().sum().backward()
-    optimizer.step()
-    moved = {k for k, v in model.named_parameters() if not torch.equal(v, before[k])}
-    for tower in (r"pixels\.tower", r"text_encoder\.tower"):
-        assert any(re.search(tower, k) for k in moved) == finetune
-    assert any("image_encoder" in k for k in moved)
-    assert any("text_encoder.fc" in k for k in moved)
-    again = build(name, **options)
-    again.load_state_dict(model.state_dict())
-    torch.manual_seed(1)
-    wanted = model.eval()(pictures, TOKENS)
-    torch.manual_seed(1)
-    assert torch.equal(again.eval()(pictures, TOKENS), wanted)
-    longer = Tokens(torch.cat([IDS, IDS[:, :1]], 1), TOKENS.lengths)
-    torch.testing.assert_close(model(pictures, longer), model(pictures, TOKENS))
-    with pytest.raises(ValueError, match=r"images must be \(batch, 35, .* got \(\d+, 32, "):
-        model.encode_images(pictures[:, :32])
-
-
 # -------------------------------------------------------------------------------------- what is refused
 
 
@@ -300,9 +247,6 @@ def test_without_the_library_it_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(ValueError, match=r"text_folder needs the library transformers: pip install 'noisy-c"):
         text_encoder("bert", tmp_path)
-    with pytest.raises(ValueError, match="clip_folder needs the library transformers: pip install"):
-        build("clip", feature_dim=24, vocab_size=9, n_regions=8, clip_folder=str(tmp_path))
-    assert build("clip", feature_dim=24, vocab_size=9, embed_dim=4, width=64, layers=1).pair_dim == 4
 
 
 def test_errors_name_the_option_and_the_folder(tmp_path):
@@ -339,9 +283,6 @@ def test_errors_name_the_option_and_the_folder(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(config | {"intermediate_size": 6}))
     with pytest.raises(ValueError, match=r"has shape \(12,\), config\.json says \(6,\)"):
         text_encoder("bert", tmp_path, words_file="")
-    resnet_folder(tmp_path)
-    with pytest.raises(ValueError, match="three numbers per pixel; choose data or data_options"):
-        PretrainedCells(2048, 36, kind="resnet", folder=str(tmp_path))
 
 
 JUNK = b"\x93\xff" * 200

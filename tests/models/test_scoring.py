@@ -2,9 +2,10 @@
 
 import pytest
 import torch
+from registered import REGISTERED
 
 from nclib.common.tokens import Tokens
-from nclib.models import available, build, similarity_matrix
+from nclib.models import build, similarity_matrix
 
 SIZES = {"feature_dim": 6, "vocab_size": 9, "n_regions": 4, "embed_dim": 8, "sim_dim": 4, "word_dim": 3}
 
@@ -43,7 +44,7 @@ class ToySplit:
         return torch.from_numpy(self.images[rows])
 
 
-@pytest.mark.parametrize("name", sorted(available()))
+@pytest.mark.parametrize("name", REGISTERED)
 @pytest.mark.parametrize("batch_size", [1, 4, 100])
 @pytest.mark.parametrize("told", [True, False])
 def test_equals_the_model_and_encodes_once(name, batch_size, told):

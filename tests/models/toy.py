@@ -1,10 +1,9 @@
-"""The shared worked example of the papers' formulas, and comparisons with loops and PyTorch's layers."""
+"""The shared worked example of the papers' formulas, and comparisons with loops."""
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from nclib.models import Matcher
-from nclib.models.hrem import RelationLayer
 
 
 def fill(shape, a, amplitude):
@@ -50,22 +49,3 @@ def assert_agree(model: Matcher, got: Tensor, wanted: Tensor, atol: float, rtol:
     torch.testing.assert_close(*gradients, rtol=rtol, atol=atol)
     low, high = model.score_range
     assert bool((got >= low).all() and (got <= high).all())
-
-
-def layer_of_torch(mine: RelationLayer) -> nn.TransformerEncoderLayer:
-    """PyTorch's own layer with the same weights."""
-    dim, hidden = mine.first.in_features, mine.first.out_features
-    other = nn.TransformerEncoderLayer(dim, mine.heads, hidden, 0.0, batch_first=True, dtype=torch.float64)
-    parts = (
-        (other.self_attn.out_proj, mine.out),
-        (other.linear1, mine.first),
-        (other.linear2, mine.second),
-        (other.norm1, mine.attended_norm),
-        (other.norm2, mine.norm),
-    )
-    for theirs, own in parts:
-        theirs.load_state_dict(own.state_dict())
-    with torch.no_grad():
-        other.self_attn.in_proj_weight.copy_(mine.mix.weight)
-        other.self_attn.in_proj_bias.copy_(mine.mix.bias)
-    return other

@@ -5,10 +5,10 @@ from copy import deepcopy
 
 import pytest
 import torch
+from baselines.omit.naaf import learning_boundary
 
 from nclib.common.tokens import Tokens
 from nclib.models import CaptionEncoding, ImageEncoding, build
-from nclib.models.naaf import learning_boundary
 
 SIZES = {"feature_dim": 6, "vocab_size": 20, "n_regions": 4, "embed_dim": 5, "word_dim": 3}
 LENGTHS = (3, 1, 5, 2, 5)
@@ -85,7 +85,7 @@ def test_a_word_counts_against_a_pair_only_below_the_threshold():
 
 
 def test_propagation_over_like_words_only_in_evaluation():
-    """A word just below the threshold beside three equal words above it is no mismatch when testing."""
+    """A word just below the threshold beside three equal words above it counts as matched when testing."""
     model = build("naaf", **{**SIZES, "embed_dim": 2}).double()
     region = torch.tensor([[[1.0, 0.0]]], dtype=torch.float64)
     angles = torch.tensor([1.06, 0.9, 0.9, 0.9], dtype=torch.float64)  # cosines 0.489 and 0.622

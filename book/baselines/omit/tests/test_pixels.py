@@ -4,11 +4,10 @@ import json
 import shutil
 
 import numpy as np
-import picture_rows
 import pytest
 import torch
-from data_convert import main as command
-from picture_rows import pictures
+from baselines.omit import picture_rows
+from baselines.omit.picture_rows import pictures
 
 from nclib.common.row_writer import ConvertError
 from nclib.data import load
@@ -60,14 +59,14 @@ def test_a_stopped_preparation_goes_on(drawn, monkeypatch, capsys):
         return opened(path)
 
     monkeypatch.setattr(picture_rows, "open_picture", counted)
-    words = ["pictures", "coco", *(f"--{k}={v}" for k, v in given(drawn).items())]
-    assert command(words) == 130
+    words = ["coco", *(f"--{k}={v}" for k, v in given(drawn).items())]
+    assert picture_rows.main(words) == 130
     assert "the same command continues" in capsys.readouterr().err
     with pytest.raises(FileNotFoundError, match=r"lacks\n  dev_ims\.npy[^*]*Make them with: python"):
         load("coco", root=drawn.parent, pixels="square224")
-    assert command(words) == 0
+    assert picture_rows.main(words) == 0
     assert len(seen) == 6 + len(SPLITS) - 5  # those of training were done
-    assert command(words) == 0
+    assert picture_rows.main(words) == 0
     assert "is prepared already" in capsys.readouterr().err
 
 

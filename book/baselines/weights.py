@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from nclib.common.npy import npy_header
+from nclib.runs import variant
 from nclib.runs.words import flattened
 
 PLACE = "weights"
@@ -46,7 +47,7 @@ def _config(folder: Path) -> dict[str, Any]:
 
 
 def _shapes(folder: Path) -> dict[str, Any]:
-    from nclib.models import residual
+    from baselines.omit import residual
 
     file = residual.file_in(str(folder))
     if file is None:
@@ -92,14 +93,11 @@ WEIGHTS = {
     "glove_coco.npy": Weights("GloVe, by tools/data_convert.py vectors coco", _size, {"shape": (11353, 300)}),
 }
 """By the name of their folder or file."""
+GLOVE = ("omit", "naaf", "sbe", "pvse", "pcme")
+"""Models whose papers start words from GloVe."""
 
-
-def named(value: object) -> str:
-    """Return the name of the published weights that a path names; empty for any other value."""
-    if not isinstance(value, str) or not value:
-        return ""
-    path = Path(value)
-    return path.name if path.name in WEIGHTS and path.parent.name in (PLACE, "") else ""
+variant.PUBLISHED.update(WEIGHTS)
+variant.VECTORS.update({(model, data): f"glove_{data}.npy" for model in GLOVE for data in ("f30k", "coco")})
 
 
 def below(root: str | Path, value: Any) -> Any:

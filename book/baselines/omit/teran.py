@@ -9,11 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from baselines.omit.hrem import RelationLayer
 from nclib.common.tokens import Tokens
 from nclib.models.base import option, used_with
 from nclib.models.cross import POOLS, raw_scores
 from nclib.models.encoders import l2, word_mask
-from nclib.models.hrem import RelationLayer
 from nclib.models.region_words import FragmentMatcher
 from nclib.models.registry import register
 from nclib.models.vse import mean_of_words

@@ -1,16 +1,23 @@
 """Pretrained readers of pictures: equal to the networks written out, and to Pillow's scaling."""
 
 import re
+import sys
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from baselines.omit.pictures import CLIP_COLOURS, IMAGENET, Pictures, PretrainedCells
 from clip_reference import image_states
-from local_weights import clip_folder, resnet_folder
+from local_weights import WORDS, bert_folder, clip_folder, resnet_folder
+from local_weights import words_file as write_words
 from PIL import Image
 
-from nclib.models.pretrained_pictures import CLIP_COLOURS, IMAGENET, Pictures, PretrainedCells
+from nclib.common.tokens import Tokens
+from nclib.models import build
+
+IDS = torch.tensor([[1, 4, 6, 8, 2, 0], [1, 5, 9, 7, 4, 2], [1, 3, 2, 0, 0, 0]])
+TOKENS = Tokens(IDS, (5, 6, 3))
 
 
 @pytest.mark.parametrize("finetune", [False, True])
@@ -95,3 +102,62 @@ def test_pictures_are_scaled_and_cut_as_by_pillow():
         assert (got - wanted).abs().max() < 1.6 / 255  # Pillow rounds to bytes, twice
     same = torch.rand(1, 8, 24)
     assert torch.equal(Pictures(24, (0.0,) * 3, (1.0,) * 3, 8)(same)[0, 1], same[0, :, 1::3])
+
+
+@pytest.mark.parametrize("finetune", [False, True])
+@pytest.mark.parametrize("image", ["clip", "resnet"])
+@pytest.mark.parametrize("name", ["vse", "vse_inf", "scan", "imram", "sgr", "saf", "sgraf", "sbe"])
+def test_models_train_on_them_and_come_back(tmp_path, name, image, finetune):
+    text = {"clip": "bert", "resnet": "clip"}[image]
+    for kind in ("bert", "clip", "resnet"):
+        (tmp_path / kind).mkdir()
+    bert_folder(tmp_path / "bert")
+    clip_folder(tmp_path / "clip")
+    resnet_folder(tmp_path / "resnet")
+    options = {
+        "feature_dim": 45 * 3,
+        "vocab_size": len(WORDS),
+        "n_regions": 35,
+        "embed_dim": 8,
+        "sim_dim": 4,
+        "image": image,
+        "image_folder": str(tmp_path / image),
+        "text": text,
+        "text_folder": str(tmp_path / text),
+        "text_words": write_words(tmp_path / "words.json"),
+        "finetune": finetune,
+    }
+    torch.manual_seed(0)
+    model = build(name, **options)
+    before = {k: v.clone() for k, v in model.named_parameters()}
+    pictures = torch.rand(3, 35, 135)
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
+    scores = model(pictures, TOKENS, logits=True)
+    assert scores.shape == (3, 3)
+    (scores - 3 * torch.eye(3)).square().sum().backward()
+    optimizer.step()
+    moved = {k for k, v in model.named_parameters() if not torch.equal(v, before[k])}
+    for tower in (r"pixels\.tower", r"text_encoder\.tower"):
+        assert any(re.search(tower, k) for k in moved) == finetune
+    assert any("image_encoder" in k for k in moved)
+    assert any("text_encoder.fc" in k for k in moved)
+    again = build(name, **options)
+    again.load_state_dict(model.state_dict())
+    torch.manual_seed(1)
+    wanted = model.eval()(pictures, TOKENS)
+    torch.manual_seed(1)
+    assert torch.equal(again.eval()(pictures, TOKENS), wanted)
+    longer = Tokens(torch.cat([IDS, IDS[:, :1]], 1), TOKENS.lengths)
+    torch.testing.assert_close(model(pictures, longer), model(pictures, TOKENS))
+    with pytest.raises(ValueError, match=r"images must be \(batch, 35, .* got \(\d+, 32, "):
+        model.encode_images(pictures[:, :32])
+
+
+def test_what_is_refused(tmp_path, monkeypatch):
+    resnet_folder(tmp_path)
+    with pytest.raises(ValueError, match="three numbers per pixel"):
+        PretrainedCells(2048, 36, kind="resnet", folder=str(tmp_path))
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(ValueError, match="clip_folder needs the library transformers"):
+        build("clip", feature_dim=24, vocab_size=9, n_regions=8, clip_folder=str(tmp_path))
+    assert build("clip", feature_dim=24, vocab_size=9, embed_dim=4, width=64, layers=1).pair_dim == 4

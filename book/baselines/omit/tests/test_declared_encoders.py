@@ -7,20 +7,21 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from baselines.omit import residual
+from baselines.omit.picture_rows import pictures as prepare
+from baselines.omit.pictures import PretrainedCells, random_crops
+from baselines.omit.residual import ResidualNetwork
 from local_weights import PIECES, bert_folder, clip_folder
 from ncbook.layouts import LAYOUTS
 from ncbook.match import ENCODED, Rerun, arguments_of
 from ncbook.papers import rows_of
-from picture_rows import pictures as prepare
 
 import nclib
 from nclib.common.tokens import Tokens
 from nclib.data import Captions, load
 from nclib.data.pieces import Pieces
 from nclib.data.vocabulary import Vocabulary
-from nclib.models import build, residual
-from nclib.models.pretrained_pictures import PretrainedCells, random_crops
-from nclib.models.residual import ResidualNetwork
+from nclib.models import build
 from nclib.models.vse_inf import by_words
 from nclib.runs.pair_trainer import _groups
 

@@ -9,10 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from baselines.omit.pvse import SENTENCES, ResidualPooling, SentenceEncoder, SetEncoding
 from nclib.common.tokens import Tokens
 from nclib.models.base import option
 from nclib.models.encoders import WordEmbedding, word_mask, xavier_linear
-from nclib.models.pvse import SENTENCES, FragmentAttention, ResidualPooling, SentenceEncoder, SetEncoding
+from nclib.models.omit_matching import FragmentAttention
 from nclib.models.region_words import PictureMatcher
 from nclib.models.registry import register
 from nclib.models.vse_inf import UNKNOWN, keep_rows
@@ -73,7 +74,7 @@ class PCME(PictureMatcher):
         here give a ranking loss on probabilities something to rank.
     kl, sentence : float, {"last_token", "final"}
         Weight of the divergence in :meth:`own_loss`; which states of the BiGRUs are read, as in
-        :class:`~nclib.models.pvse.SentenceEncoder`.
+        :class:`~baselines.omit.pvse.SentenceEncoder`.
     caption_drop : float
         In training: probability that a word becomes the unknown word, and share of the words, rounded down,
         that then vanish; 0.1 in the official code. Random erasing, there in a fifth of the pictures, has no

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -13,6 +12,7 @@ from nclib.common.tokens import Tokens
 from nclib.losses import triplet
 from nclib.models.base import Encoding, option
 from nclib.models.encoders import BiGRU, WordEmbedding, l2, sizes_on, word_mask, xavier_linear
+from nclib.models.omit_matching import FragmentAttention
 from nclib.models.region_words import PictureMatcher
 from nclib.models.registry import register
 
@@ -25,26 +25,6 @@ class SetEncoding(Encoding):
 
     members: Tensor
     detail: Tensor
-
-
-class FragmentAttention(nn.Module):
-    """Weighted means of fragments, the weights of each head a softmax of W_2 tanh(W_1 x)."""
-
-    def __init__(self, dim: int, heads: int = 1) -> None:
-        super().__init__()
-        self.first = nn.Linear(dim, max(1, dim // 2), bias=False)
-        self.second = nn.Linear(max(1, dim // 2), heads, bias=False)
-        nn.init.xavier_uniform_(self.first.weight)
-        nn.init.xavier_uniform_(self.second.weight)
-
-    def logits(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Logits (B, n, heads) of the weights of fragments (B, n, d); ``mask`` (B, n) is 1 at valid ones."""
-        found: Tensor = self.second(torch.tanh(self.first(x)))
-        return found if mask is None else found.masked_fill(mask[..., None] == 0, -math.inf)
-
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Pool (B, n, d) to (B, heads, d)."""
-        return torch.softmax(self.logits(x, mask), 1).transpose(1, 2) @ x
 
 
 class ResidualPooling(nn.Module):

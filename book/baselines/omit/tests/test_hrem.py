@@ -4,11 +4,11 @@ import math
 
 import pytest
 import torch
-from toy import layer_of_torch
+from baselines.omit.hrem import FragmentPooling, RelationLayer, drawn_triplet
+from torch_layer import layer_of_torch
 
 from nclib.common.tokens import Tokens
 from nclib.models import build
-from nclib.models.hrem import FragmentPooling, RelationLayer, drawn_triplet
 
 SIZES = {"feature_dim": 6, "vocab_size": 20, "n_regions": 5, "embed_dim": 8, "word_dim": 4}
 IDS = torch.tensor([[1, 5, 9, 2, 0, 0], [1, 7, 2, 0, 0, 0], [1, 4, 4, 8, 6, 2], [1, 3, 12, 11, 2, 0]])

@@ -2,13 +2,13 @@
 
 import pytest
 import torch
+from baselines.omit.pictures import CLIP_COLOURS
 from clip_reference import image_states, text_states
 from local_weights import WORDS, clip_vocabulary, words_file
 from local_weights import clip_folder as write_clip
 
 from nclib.common.tokens import Tokens
 from nclib.models import build
-from nclib.models.pretrained_pictures import CLIP_COLOURS
 
 SIZES = {"feature_dim": 24, "vocab_size": 20, "n_regions": 8, "embed_dim": 10}
 TOKENS = Tokens(torch.tensor([[1, 7, 3, 2], [1, 5, 2, 0], [1, 9, 11, 2]]), (4, 3, 4))

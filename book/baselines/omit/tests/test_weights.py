@@ -4,9 +4,10 @@ import json
 
 import numpy as np
 import torch
+from baselines.weights import WEIGHTS, below, problem
 from data_check import GOOD, MISSING, check_more, main
 
-from nclib.runs.weights import WEIGHTS, below, named, problem
+from nclib.runs.variant import named
 
 
 def test_published_weights_are_told_by_their_folder():
@@ -47,14 +48,11 @@ def test_folders_of_weights_are_checked(tmp_path, capsys):
     main([str(tmp_path)])
     said = capsys.readouterr().out
     assert "missing     weights/resnet-152            torchvision's resnet152-394f9c45.pth" in said
-    assert (
-        "missing     f30k_square224                Make them with: python tools/data_convert.py pictures f30k"
-        in said
-    )
+    assert "missing     f30k_square224                Make them with: python book/baselines/omit/pict" in said
 
 
 def test_files_of_residual_networks_are_checked_by_their_shapes(tmp_path):
-    from nclib.models.residual import ResidualNetwork
+    from baselines.omit.residual import ResidualNetwork
 
     place = tmp_path / "weights" / "resnet-152"
     place.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Pictures of Flickr30K and MS-COCO as data: ``python tools/data_convert.py pictures f30k|coco ...``.
+"""Pictures of Flickr30K and MS-COCO as data: ``python book/baselines/omit/picture_rows.py f30k|coco ...``.
 
 The pictures lie in a folder, their captions and the usual splits in the JSON file of Karpathy and Fei-Fei
 (CVPR 2015), ``dataset_flickr30k.json`` or ``dataset_coco.json``. They are scaled to one size and written as
@@ -8,7 +8,9 @@ continues when the same command is given again.
 
 from __future__ import annotations
 
+import argparse
 import json
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -154,3 +156,29 @@ def _rows(folder: Path, files: Sequence[str], pixels: str) -> RowSource:
         return rows
 
     return RowSource((len(files), side, 3 * side), np.uint8, read, [RECIPE, pixels, *files])
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Write the pictures of a data set; return 0, 1 after an error, or 130 after Ctrl-C."""
+    parser = argparse.ArgumentParser(
+        description="Scale pictures to one size, and write them as rows of pixels."
+    )
+    parser.add_argument("name", choices=("f30k", "coco"))
+    parser.add_argument("--images", type=Path, required=True, help="folder of the pictures")
+    about = "dataset_flickr30k.json, dataset_coco.json"
+    parser.add_argument("--captions", type=Path, required=True, help=about)
+    parser.add_argument("--out", type=Path, required=True, help="folder to write into")
+    parser.add_argument("--pixels", choices=tuple(PIXELS), default="square224", help="form of the pictures")
+    try:
+        print(pictures(**vars(parser.parse_args(words))))
+    except (ConvertError, OSError, ValueError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("stopped; the same command continues", file=sys.stderr)
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

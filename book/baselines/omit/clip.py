@@ -10,11 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from baselines.omit.pictures import PictureReader
 from nclib.common.tokens import Tokens
 from nclib.models.base import CaptionEncoding, ImageEncoding, option, used_with
 from nclib.models.encoders import l2
 from nclib.models.pretrained import CaptionReader, load
-from nclib.models.pretrained_pictures import PictureReader
 from nclib.models.region_words import IMAGE_RATE, TEXT_RATE, DualEncoder
 from nclib.models.registry import register
 

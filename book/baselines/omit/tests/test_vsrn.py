@@ -4,10 +4,10 @@ import itertools
 
 import pytest
 import torch
+from baselines.omit.vsrn import RegionRelations
 
 from nclib.common.tokens import Tokens
 from nclib.models import build
-from nclib.models.vsrn import RegionRelations
 
 SIZES = {"feature_dim": 6, "vocab_size": 20, "n_regions": 4, "embed_dim": 8, "word_dim": 5, "caption_dim": 7}
 IDS = torch.tensor([[1, 5, 9, 2, 0], [1, 7, 2, 0, 0], [1, 4, 4, 8, 2]])

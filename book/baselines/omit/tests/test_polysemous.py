@@ -5,13 +5,13 @@ import math
 import numpy as np
 import pytest
 import torch
+from baselines.omit.pcme import PCME, with_words_dropped
+from baselines.omit.pvse import ResidualPooling, SetEncoding
 from toy import assert_agree, fill, regions, words
 
 import nclib
 from nclib.common.tokens import Tokens
 from nclib.models import build
-from nclib.models.pcme import PCME, with_words_dropped
-from nclib.models.pvse import ResidualPooling, SetEncoding
 from nclib.runs import experiment_of, resolve
 
 SIZES = {"feature_dim": 6, "vocab_size": 20, "n_regions": 4, "embed_dim": 8, "word_dim": 3}

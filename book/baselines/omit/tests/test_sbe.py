@@ -4,12 +4,12 @@ import math
 
 import pytest
 import torch
+from baselines.omit.sbe import SBE, relative_codes, smooth_chamfer
 from torch.nn.functional import gelu
 from toy import assert_agree
 
 from nclib.common.tokens import Tokens
 from nclib.models import build
-from nclib.models.sbe import SBE, relative_codes, smooth_chamfer
 from nclib.runs.pair_trainer import _groups
 
 SIZES = {"feature_dim": 6, "vocab_size": 20, "n_regions": 5, "embed_dim": 8, "word_dim": 5}

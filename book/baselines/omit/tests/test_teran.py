@@ -3,7 +3,7 @@
 import pytest
 import torch
 from local_weights import bert_folder
-from toy import layer_of_torch
+from torch_layer import layer_of_torch
 
 from nclib.common.tokens import Tokens
 from nclib.models import build

@@ -8,11 +8,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from baselines.omit.pvse import SetEncoding, discrepancy
 from nclib.common.tokens import Tokens
 from nclib.losses import triplet
 from nclib.models.base import option
 from nclib.models.encoders import l2, word_mask, xavier_linear
-from nclib.models.pvse import SetEncoding, discrepancy
 from nclib.models.registry import register
 from nclib.models.vse_inf import ThinnedFragments
 
@@ -257,7 +257,7 @@ class SBE(ThinnedFragments):
 
         Ranking: triplet with the hardest negatives, mean over the batch. Diversity: mean of
         exp(-2 |u - u'|^2) over pairs of a sample's unit slots u, images plus captions. MMD: as in
-        :meth:`nclib.models.pvse.PVSE.own_loss`, of all embeddings of images and of captions.
+        :meth:`baselines.omit.pvse.PVSE.own_loss`, of all embeddings of images and of captions.
         """
         apart = discrepancy(images.members.flatten(0, 1), captions.members.flatten(0, 1))
         near = _nearness(images.detail) + _nearness(captions.detail)

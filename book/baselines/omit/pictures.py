@@ -11,9 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from baselines.omit import residual
 from nclib.common.transformers import library_for
-from nclib.models import residual
 from nclib.models.pretrained import Frozen, load
+from nclib.models.region_words import PICTURE_NETWORKS
 
 IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """Mean and deviation of red, green and blue in the pictures that residual networks are trained on."""
@@ -147,7 +148,8 @@ class PretrainedCells(PictureReader):
     feature_dim, n_rows : int
         Numbers in a row (three times the width of a picture), and rows of a picture.
     kind, folder : str
-        ``"resnet"`` or ``"clip"``, and where it is; see :func:`nclib.models.pretrained.load`.
+        ``"resnet"`` or ``"clip"``, and where it is: see :func:`nclib.models.pretrained.load`; of a residual
+        network also a folder with one ``.pth`` file of torchvision's layout.
     finetune : bool
         Train the network too. Batch norms stay in evaluation mode.
     crop : bool
@@ -177,7 +179,12 @@ class PretrainedCells(PictureReader):
         class_token: bool = False,
         **tuning: Any,
     ) -> None:
-        network = load(kind, folder, "image_folder", finetune=finetune)
+        file = residual.file_in(folder) if kind == "resnet" else None
+        network = (
+            load(kind, folder, "image_folder", finetune=finetune)
+            if file is None
+            else residual.load(file, "image_folder")
+        )
         tower = network.vision_model if kind == "clip" else network
         tuning |= {"finetune": finetune, "fixed_norms": True}
         super().__init__(tower, folder, feature_dim, crop=crop, **tuning)
@@ -197,3 +204,6 @@ class PretrainedCells(PictureReader):
                 patches: Tensor = self.tower.post_layernorm(states[:, self.first :])
                 return patches
         return states.flatten(2).transpose(1, 2)
+
+
+PICTURE_NETWORKS |= dict.fromkeys(("resnet", "clip"), PretrainedCells)
