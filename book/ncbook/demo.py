@@ -8,6 +8,7 @@ chapter with ``source="recorded"`` then shows them without training.
 ``arrays.npz``              arrays that the run kept, as ``epoch/name``
 ``weights.safetensors``     weights of the selected epoch in 16 bits, where a figure needs the networks
 other ``.json`` files       what a chapter timed with the run, by :func:`timed`
+``SHA256SUMS``              digests of all these files: they are of one moment, or none of them is read
 ==========================  ===========================================================================
 """
 
@@ -28,8 +29,10 @@ import torch
 import nclib
 from nclib.common.files import write_atomically
 from nclib.runs import LoadedRun, Record, checkpoint, epoch_arrays, experiment_of
+from nclib.runs.digests import LIST, check_folder, note_digests
 from nclib.runs.identity import naming
 from nclib.runs.record import completed
+from nclib.runs.request import outdated
 from nclib.runs.store import requests
 
 DEMO = Path(__file__).resolve().parents[1] / "demo"
@@ -92,6 +95,7 @@ def store(record: Record, folder: Path, keep: Keep) -> None:
     for path in Path(record.folder).glob("*.json"):
         if path.name.startswith("timed-"):
             shutil.copy(path, folder / path.name)
+    note_digests({path: path for path in folder.iterdir()})
 
 
 def halved(weights: Any) -> Any:
@@ -148,7 +152,7 @@ def differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> Iterator
 
 def is_stored(record: Record) -> bool:
     """Tell whether a run comes from the store, not from a training here."""
-    return (Path(record.folder) / ARRAYS).is_file()
+    return any((Path(record.folder) / name).is_file() for name in (ARRAYS, LIST))
 
 
 def source_of(record: Record) -> str:
@@ -156,12 +160,30 @@ def source_of(record: Record) -> str:
     return "recorded" if is_stored(record) else "train"
 
 
+def _checked(record: Record) -> Path:
+    """Return the folder of a stored run.
+
+    A ValueError names a file of it that is not as it was stored, and a run whose numbers moved since.
+    """
+    folder = Path(record.folder)
+    if older := outdated(record.settings, record.environment.get("numerics", 1)):
+        raise ValueError(f"the stored run {folder} has {older}; make demo makes it again")
+    check_folder(folder, (path.name for path in sorted(folder.iterdir()) if path.name != LIST))
+    return folder
+
+
 def kept_arrays(record: Record) -> dict[int, dict[str, np.ndarray]]:
-    """Return the arrays that a run kept, or the store keeps of it, by epoch and name."""
+    """Return the arrays that a run kept, or the store keeps of it, by epoch and name.
+
+    Raises
+    ------
+    ValueError
+        When a file of the stored run was changed or has no digest, or its numbers moved since.
+    """
     if not is_stored(record):
         return epoch_arrays(record.folder)
     found: dict[int, dict[str, np.ndarray]] = {}
-    with np.load(Path(record.folder) / ARRAYS, allow_pickle=False) as file:
+    with np.load(_checked(record) / ARRAYS, allow_pickle=False) as file:
         for key in file.files:
             epoch, name = key.split("/")
             found.setdefault(int(epoch), {})[name] = file[key]
@@ -172,14 +194,19 @@ def opened(record: Record) -> LoadedRun:
     """Return trainer, data and noise of a finished run, with the weights of the selected epoch.
 
     A stored run without weights has no networks.
+
+    Raises
+    ------
+    ValueError
+        As :func:`kept_arrays`.
     """
     if not is_stored(record):
         return nclib.open_run(record)
+    weights = _checked(record) / WEIGHTS
     experiment = experiment_of(record.settings["method"])
     with torch.random.fork_rng(devices=[]):
         settings = experiment.read(record.settings)
         loaded: Any = experiment.load(settings, Path(record.folder), torch.device("cpu"))
-    weights = Path(record.folder) / WEIGHTS
     if weights.is_file():
         loaded.trainer.best = {"epoch": record.best_epoch, **checkpoint.load(weights)}
         loaded.trainer.load_best()
@@ -192,12 +219,17 @@ def timed(record: Record, name: str, measure: Callable[[], dict[str, Any]]) -> d
     """Return what ``measure`` finds on this machine, or what it found where a stored run was made.
 
     The result, plain data, is written into the folder of the run.
+
+    Raises
+    ------
+    ValueError
+        As :func:`kept_arrays`.
     """
-    path = Path(record.folder) / f"timed-{name}.json"
+    file = f"timed-{name}.json"
     if is_stored(record):
-        return json.loads(path.read_text("utf8"))
+        return json.loads((_checked(record) / file).read_text("utf8"))
     found = measure()
-    write_atomically(path, json.dumps(found, indent=1))
+    write_atomically(Path(record.folder) / file, json.dumps(found, indent=1))
     return found
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,12 @@ import nclib
 SIZES = {"n_train": 40, "n_val": 20, "n_test": 20}
 GIVEN: dict[str, Any] = {"dataset": "planted", "model": "vse", "mrate": 0.4, "epochs": 2, "warmup_epochs": 1}
 GIVEN |= {"batch_size": 20, "data_options": SIZES}
+
+READERS: dict[str, Callable[[nclib.Record], object]] = {
+    demo.ARRAYS: kept_arrays,
+    demo.WEIGHTS: opened,
+    "timed-steps.json": lambda record: timed(record, "steps", dict),
+}
 
 
 @pytest.fixture(scope="module")
@@ -72,6 +80,42 @@ def test_a_stored_run_whose_numbers_moved_or_whose_data_are_others_does_not_answ
         patched.setattr("nclib.runs.identity.MOVED", {"method ncr": 9})
         with pytest.raises(ValueError, match=r"nearest one has numerics \d, its numbers moved at 9"):
             trained("ncr", "recorded", progress=False, **GIVEN)
+        for read in READERS.values():  # what is kept of it follows
+            with pytest.raises(ValueError, match=r"has numerics \d, its numbers moved at 9; make demo"):
+                read(stored)
     monkeypatch.setattr("nclib.runs.store.checksum", lambda *_: "another")
     with pytest.raises(ValueError, match=r"nearest one has data\.checksum"):
         trained("ncr", "recorded", progress=False, **GIVEN)
+
+
+@pytest.mark.parametrize("changed", [*READERS, demo.RECORD])
+@pytest.mark.parametrize("name", READERS)
+def test_a_stored_run_with_one_changed_byte_is_not_read(
+    name: str, changed: str, made: tuple[nclib.Record, Path], tmp_path: Path
+) -> None:
+    folder = shutil.copytree(made[1] / "ncr/one", tmp_path / "one")
+    record = nclib.Record.load(folder / demo.RECORD)
+    assert READERS[name](record)
+    content = bytearray((folder / changed).read_bytes())
+    content[len(content) // 2] ^= 1
+    (folder / changed).write_bytes(content)
+    with pytest.raises(ValueError, match=rf"{changed} was changed: .*SHA256SUMS states another digest"):
+        READERS[name](record)
+
+
+@pytest.mark.parametrize("lost", [*READERS, demo.RECORD, "SHA256SUMS"])
+def test_a_stored_run_without_one_of_its_files_is_not_read(
+    lost: str, made: tuple[nclib.Record, Path], tmp_path: Path
+) -> None:
+    folder = shutil.copytree(made[1] / "ncr/one", tmp_path / "one")
+    record = nclib.Record.load(folder / demo.RECORD)
+    (folder / lost).unlink()
+    wanted = "has no digest in" if lost == "SHA256SUMS" else f"{lost} is not there, but in"
+    for name in READERS:
+        with pytest.raises(ValueError, match=wanted):
+            READERS[name](record)
+
+
+def test_every_file_of_the_book_s_store_has_its_digest() -> None:
+    for record in stored_runs():
+        assert kept_arrays(record) is not None
