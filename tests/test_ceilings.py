@@ -18,11 +18,11 @@ ROOT = Path(__file__).resolve().parents[1]
 CEILINGS = {  # lines of code, without docstrings, comments and blank lines
     ("nclib",): 24_400,
     ("tests",): 24_790,
-    ("book/ncbook",): 10_110,
+    ("book/ncbook",): 9_220,
     ("book/_ext", "book/bench", "book/probes"): 5_780,
     ("tools",): 1_320,
 }
-TREE = 26_600_000  # bytes of all tracked files
+TREE = 26_860_000  # bytes of all tracked files
 QUIET = {
     *(tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT),
     *(tokenize.ENCODING, tokenize.ENDMARKER),

@@ -27,6 +27,7 @@ from ncbook.figures import (
     sweep_figure,
     verdicts_figure,
 )
+from ncbook.ideas import idea
 from ncbook.layouts import LAYOUTS, PAPERS, Layout
 from ncbook.match import Rerun, reruns
 from ncbook.measurements import keep, measurement

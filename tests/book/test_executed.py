@@ -118,6 +118,7 @@ SEEN = {
     "a record": ("book/results/grid/a.json", "{}", '{"rsum": 1}'),
     "a measurement": ("book/measured/a.json", "{}", "{ }"),
     "a stored array": ("book/demo/z.npz", "1", "2"),
+    "a drawing": ("book/_static/ideas/a-1.svg", "<svg/>", "<svg />"),
     "a bundled table": ("nclib/data/emoji/names.csv", "1", "2"),
     "a source": ("book/references.bib", "@book{a}", "@book{b}"),
     "the contents": ("_toc.yml", "root: a", "root: b"),

@@ -22,15 +22,8 @@ from ncbook.chapters import ONLY_PRINTED, Finished, family, say, training, wide
 from ncbook.chapters.family import Views
 from ncbook.demo import timed
 from ncbook.papers import printed
-from ncbook.schematic import Schematic, Sketch
 from nclib import losses, methods, plots
-from nclib.methods.mscn import score_margins
 from nclib.methods.ncr import predicted_correspondence, rectified_label
-from nclib.methods.parts.anchors import (
-    closeness_ratios,
-    n_anchors,
-    noisy_labels,
-)
 from nclib.methods.parts.meta import MetaPairs
 from nclib.runs import load_record
 
@@ -55,73 +48,7 @@ SEEN = {
     "meta_loss": "meta set: loss after the look-ahead",
     "components_crossed": "networks whose components crossed, share",
 }
-# Angles, in degrees, of an anchor and of two noisy pairs in the space of pictures and in that of captions.
-ANCHOR, PAIRS = (60.0, 60.0), {"consistent": (30.0, 33.0), "inconsistent": (30.0, -20.0)}
 BATCHES = 6  # timed; the first one warms up
-
-
-def exchange() -> Sketch:
-    """Draw two networks, each of which trains on the division that the other one made."""
-    sketch = Sketch("Networks A and B; the division made by A trains B, and the division by B trains A.")
-    for x, name, other in ((30, "A", "B"), (190, "B", "A")):
-        sketch.box(x, 20, 70, 40, words=f"network {name}", colour="match", opacity=0.12)
-        sketch.box(x - 15, 130, 50, 34, words="clean", colour="match", opacity=0.3)
-        sketch.box(x + 38, 130, 50, 34, words="noisy", colour="mismatch", opacity=0.2, hatched=True, size=12)
-        sketch.text(x + 36, 182, f"divided by {name}, trains {other}", size=11.5, colour="soft")
-    sketch.line([(52, 60), (52, 126)])
-    sketch.line([(238, 60), (238, 126)])
-    sketch.line([(80, 126), (195, 64)], colour="match")
-    sketch.line([(210, 126), (95, 64)], colour="match", dashed=True)
-    return sketch
-
-
-def ncr() -> Schematic:
-    """Draw the method in four panels; labels and margins are computed by the package's functions."""
-    split = Sketch("Losses of all pairs as two Gaussian humps; the posterior w falls with the loss.")
-    x = np.linspace(0, 1, 60)
-    humps = [np.exp(-(((x - centre) / width) ** 2) / 2) for centre, width in ((0.25, 0.11), (0.65, 0.15))]
-    for hump, colour, dashed in zip(humps, ("match", "mismatch"), (False, True), strict=True):
-        points = [(20 + 250 * a, 160 - 100 * b) for a, b in zip(x, hump, strict=True)]
-        split.line(points, colour=colour, arrow=False, dashed=dashed, weight=2)
-    posterior = [
-        (20 + 250 * a, 160 - 130 * b) for a, b in zip(x, humps[0] / (humps[0] + humps[1]), strict=True)
-    ]
-    split.line(posterior, colour="ink", arrow=False)
-    split.line([(20, 160), (275, 160)])
-    split.text(60, 24, "posterior w", anchor="start")
-    split.text(148, 182, "loss of the pair", colour="soft")
-
-    label = Sketch("Bars: posterior, prediction, and the label made of both.")
-    w, prediction = torch.tensor([0.55]), torch.tensor([0.8])
-    y = float(rectified_label(w, prediction))
-    values = (float(w), float(prediction), y)
-    label.bars(60, 150, values, colours=("match", "soft", "ink"), height=115, width=42, gap=24, top=1,
-               names=("w", "P", "label"))  # fmt: skip
-    for k, value in enumerate(values):
-        label.text(81 + 66 * k, 144 - 115 * value, f"{value:.2f}")
-    label.text(148, 185, "w + (1 − w) P", colour="soft")
-
-    margin = Sketch(
-        "Similarity of a pair above its strongest rival: wide margin for a sure pair, narrow else."
-    )
-    for top, sure in ((30, 1.0), (115, 0.5)):
-        wide = 600 * float(losses.soft_margins(torch.tensor([sure]))[0])
-        margin.line([(20, top + 40), (275, top + 40)])
-        margin.dot(110, top + 40, colour="mismatch", hollow=True)
-        margin.dot(110 + wide, top + 40, colour="match")
-        margin.box(110, top + 18, wide, 14, colour="match", opacity=0.3)
-        margin.text(20, top + 10, f"label {sure:g}: margin {wide / 600:.3f}", anchor="start")
-        margin.text(110, top + 62, "rival", colour="mismatch", size=12)
-        margin.text(max(110 + wide, 150), top + 62, "pair", colour="match", size=12)
-    titles = ("Divide by the losses", "Exchange the divisions", "Correct the label", "Ask for a soft margin")
-    words = (
-        "A mixture of two Gaussians on the losses gives every pair a probability w of being clean.",
-        "Each network trains on the division that the other one made, so its own mistakes are not confirmed.",
-        "The network's own prediction P raises the label of a clean pair; a noisy pair is judged by P "
-        "of both.",
-        "A sure pair must beat its strongest rival by the full margin, a doubtful one by much less.",
-    )
-    return Schematic.of(titles, (split, exchange(), label, margin), words)
 
 
 @functools.lru_cache(maxsize=2)
@@ -217,137 +144,6 @@ def printed_by_protocol() -> Styler:
     cells = wide(pd.concat(parts), names, "noise_rate").sort_index().sort_index(axis=1)
     cells = cells.rename_axis(columns="mismatch rate")
     return show(cells, "printed", f"Printed in other papers; {ONLY_PRINTED}", digits=1, missing="")
-
-
-def _at(degrees: float) -> Tensor:
-    angle = torch.deg2rad(torch.tensor(degrees))
-    return torch.stack([angle.cos(), angle.sin()])[None]
-
-
-def drawn_ratios(name: str) -> tuple[float, float, float]:
-    """Return the cosine with the anchor by picture and by caption, and the soft label, of a drawn pair."""
-    u, t, anchor_u, anchor_t = (_at(degrees) for degrees in (*PAIRS[name], *ANCHOR))
-    ratios = closeness_ratios(u, t, anchor_u, anchor_t)
-    cosines = [float((x * y).sum()) for x, y in ((u, anchor_u), (t, anchor_t))]
-    return cosines[0], cosines[1], float(noisy_labels(*ratios)[0])
-
-
-def _two_spaces(name: str) -> Sketch:
-    """Draw an anchor and a pair as vectors in the space of pictures and in that of captions."""
-    by_picture, by_caption, _ = drawn_ratios(name)
-    sketch = Sketch(f"Anchor and pair in two spaces, cosines {by_picture:.2f} and {by_caption:.2f}.")
-    colour = "match" if name == "consistent" else "mismatch"
-    for k, (space, cosine) in enumerate((("pictures", by_picture), ("captions", by_caption))):
-        left, base = 25 + 140 * k, 130
-        sketch.text(left + 50, 24, space)
-        for degrees, look in ((ANCHOR[k], "ink"), (PAIRS[name][k], colour)):
-            x, y = (90 * float(v) for v in _at(degrees)[0])
-            sketch.line(
-                [(left, base), (left + x, base - y)], colour=look, dashed=look == "mismatch", weight=2
-            )
-        sketch.text(left + 62, 44, "anchor", size=11.5, anchor="start")
-        sketch.text(left + 60, 188, f"cosine {cosine:.2f}", size=12, colour="soft")
-    return sketch
-
-
-def bicro() -> Schematic:
-    """Draw the method in four panels; cosines, labels and margins come from the package's functions."""
-    chosen = Sketch("Ten bars of reliability; the two highest are the anchors.")
-    values = [0.9, 0.55, 0.7, 0.4, 0.95, 0.6, 0.35, 0.5, 0.65, 0.45]
-    best = np.argsort(values)[-n_anchors(len(values)) :]
-    colours = ["match" if k in best else "soft" for k in range(10)]
-    chosen.bars(20, 150, values, colours=colours, height=110, width=18, gap=8, top=1)
-    for k in best:
-        chosen.text(29 + 26 * int(k), 146 - 110 * values[k], "★", colour="match")
-    chosen.text(148, 178, "pairs of a clean batch, by reliability", colour="soft", size=12)
-    label = Sketch("Labels of the two pairs, and the margins that they give.")
-    labels = [drawn_ratios(name)[2] for name in PAIRS]
-    label.bars(
-        70, 140, labels, colours=("match", "mismatch"), height=95, width=55, gap=40, top=1, names=tuple(PAIRS)
-    )
-    for k, y in enumerate(labels):
-        margin = float(losses.soft_margins(torch.tensor([y]))[0])
-        label.text(97 + 95 * k, 132 - 95 * y, f"{y:.2f}")
-        label.text(97 + 95 * k, 178, f"margin {margin:.2f}", colour="soft", size=12)
-    titles = (
-        "Choose anchors",
-        "A pair that is consistent",
-        "A pair that is not",
-        "The agreement is the label",
-    )
-    words = (
-        "The pairs that stand highest above their rivals in a clean batch are trusted: about one in ten.",
-        "As close to the anchor by picture as by caption: the two cosines nearly agree.",
-        "Close by picture, far by caption: the caption is probably about something else.",
-        "The ratio of the two closenesses is the soft label, and a label up to one half becomes 0. It "
-        "sets the margin.",
-    )
-    sketches = (chosen, _two_spaces("consistent"), _two_spaces("inconsistent"), label)
-    return Schematic.of(titles, sketches, words)
-
-
-def mscn() -> Schematic:
-    """Draw the method in four panels; the margins are computed by the package's function."""
-    net = Sketch(
-        "Picture and caption enter the model; its vector z enters a small network that gives the score.",
-        height=190,
-    )
-    for y, name in ((30, "picture"), (100, "caption")):
-        net.box(8, y, 62, 34, words=name)
-        net.line([(70, y + 17), (98, 82 if y < 60 else 92)])
-    net.box(100, 65, 62, 44, words="model φ")
-    net.line([(162, 87), (182, 87)])
-    net.box(184, 70, 56, 34, words="V(z; Θ)", colour="match", opacity=0.3)
-    net.line([(240, 87), (258, 87)])
-    net.text(272, 92, "s")
-    net.text(172, 60, "z", colour="soft")
-    net.text(212, 128, "meta-network", colour="match", size=12)
-
-    known = Sketch("Known matches get target 1, random mismatches target 0.", height=190)
-    for k, (name, target, colour) in enumerate(
-        (("known match", 1, "match"), ("random mismatch", 0, "mismatch"))
-    ):
-        y = 30 + 75 * k
-        known.box(20, y, 150, 42, words=name, colour=colour, opacity=0.15, hatched=bool(k))
-        known.line([(170, y + 21), (215, y + 21)])
-        known.text(240, y + 26, f"s = {target}")
-
-    ahead = Sketch(
-        "A step of the model that depends on the meta-network, and the gradient that flows back.", height=190
-    )
-    ahead.box(10, 30, 60, 40, words="φ")
-    ahead.box(130, 30, 66, 40, words="φ'(Θ)", dashed=True)
-    ahead.box(70, 125, 60, 40, words="Θ", colour="match", opacity=0.3)
-    ahead.box(225, 30, 56, 40, words="meta\nloss", size=12)
-    ahead.line([(70, 50), (128, 50)])
-    ahead.text(100, 42, "step", size=11, colour="soft")
-    ahead.line([(196, 50), (223, 50)])
-    ahead.line([(100, 123), (100, 60)], colour="match")
-    ahead.line([(253, 72), (250, 150), (132, 146)], colour="mismatch", dashed=True)
-    ahead.text(215, 170, "gradient through the step", size=11.5, colour="mismatch")
-
-    margin = Sketch("The margin rises in an S-shape from 0 to its full value with the score.", height=190)
-    s = torch.linspace(0, 1, 61)
-    curve = [(30 + 240 * float(a), 150 - 600 * float(b)) for a, b in zip(s, score_margins(s), strict=True)]
-    margin.line(curve, colour="match", arrow=False, weight=2.2)
-    margin.line([(30, 150), (282, 150)])
-    margin.line([(30, 150), (30, 15)])
-    margin.text(36, 22, "margin", anchor="start", colour="soft")
-    margin.text(155, 175, "score s of the pair", colour="soft")
-    titles = (
-        "A score that can be taught",
-        "A few pairs are known",
-        "Look one step ahead",
-        "Score becomes margin",
-    )
-    words = (
-        "The last layer of the similarity model becomes a small meta-network with weights Θ of its own.",
-        "About two pairs in a hundred are known to match. With random pictures they give sure mismatches.",
-        "How good is the model after its next step, which used these scores? The answer flows back to "
-        "Θ (dashed).",
-        "Pairs with low scores are thrown away; the others get a margin by their score.",
-    )
-    return Schematic.of(titles, (net, known, ahead, margin), words)
 
 
 def scores(run: Finished) -> Figure | None:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
 from IPython.display import Markdown
 from matplotlib.figure import Figure
 from pandas.io.formats.style import Styler
@@ -20,10 +18,8 @@ from ncbook.chapters.photographs import gap_text, labelled_runs
 from ncbook.compare import Difference, mean_text, paired
 from ncbook.notebook import NOT_RUN, means, measures
 from ncbook.runs import select
-from ncbook.schematic import Schematic, Sketch
 from nclib import plots
-from nclib.methods.crank import LEAST_COUNT, LOW, CRANKOptions, counted_share, rank_weights
-from nclib.methods.sps import asymmetry
+from nclib.methods.crank import LEAST_COUNT
 
 MIXTURE = "a mixture of the losses instead of count and rank"
 # Row of the ablation -> method and the options in which it differs from the method's own.
@@ -81,59 +77,6 @@ STABLE: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 # ------------------------------------------------------------------------------------------------ this run
-
-
-def held_out_scores(n: int = 20, wrong: int = 8) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return ``n`` scores of given pairs, ``wrong`` of them low, and ``n`` of surely wrong pairs."""
-    spread = [torch.tensor([NormalDist().inv_cdf((i + 0.5) / k) for i in range(k)]) for k in (wrong, n)]
-    right = 4.5 + torch.linspace(-1.2, 1.2, n - wrong)
-    return torch.cat([spread[0], right]), spread[1]
-
-
-def idea() -> Schematic:
-    """Draw the method in four panels; count, weights and asymmetry come from the package's functions."""
-    o, p = CRANKOptions(), (0.02, 0.1, 0.3, 0.6, 0.9)
-    pull = Sketch("Pull of a pair on the network by its probability, InfoNCE and bounded loss.")
-    for left, values, name in (
-        (15, [1 - x for x in p], "InfoNCE"),
-        (160, [x**o.q * (1 - x) for x in p], "bounded"),
-    ):
-        pull.bars(left, 150, values, names=[f"{x:g}" for x in p], height=115, width=19, gap=4, top=1.0)
-        pull.text(left + 55, 22, name)
-    pull.text(145, 188, "probability of the pair", colour="soft", size=12)
-    given, sure = held_out_scores()
-    cut = float(sure.quantile(LOW))
-    count = Sketch("Scores of held-out pairs above scores of wrong pairs, with the lowest quarter.")
-    for y, scores, colour, word in ((70, given, "match", "given"), (130, sure, "mismatch", "wrong for sure")):
-        for x in scores.tolist():
-            count.dot(70 + 26 * x, y, colour=colour, radius=4, hollow=colour == "mismatch")
-        count.text(285, y - 16, word, anchor="end", size=12)
-    count.line([(70 + 26 * cut, 40), (70 + 26 * cut, 150)], arrow=False, dashed=True)
-    share, below = counted_share(given, sure), int((given < cut).sum())
-    count.text(145, 176, f"below the line: {below} of {len(given)} given,", size=12)
-    count.text(145, 192, f"5 of 20 wrong: share {share:.1f}", size=12)
-    scores = torch.tensor([-2.1, -1.6, -1.2, -0.3, 0.1, 0.6, 0.9, 1.3, 1.8])
-    weights = rank_weights(scores, 4 / 9, o.width)
-    rank = Sketch("Weights of nine pairs in the order of their score; the first four are near 0.")
-    look = ["match" if w > 0.5 else "mismatch" for w in weights]
-    names = [f"{w:.1f}" for w in weights.tolist()]
-    rank.bars(10, 150, weights.tolist(), colours=look, names=names, height=115, width=23, gap=7, top=1)
-    rank.text(145, 188, "pairs by score, 4 of 9 counted", colour="soft", size=12)
-    S = torch.tensor([[0.9, 0.5, 0.1], [0.2, 0.8, 0.3], [0.1, 0.4, 0.7]])
-    stable = Sketch("A matrix of similarities and its transpose, which differ.")
-    for left, cells, word in ((25, S, "S"), (165, S.T, "S transposed")):
-        stable.matrix(left, 40, cells, cell=34, top=1)
-        stable.text(left + 51, 28, word, size=12)
-    stable.text(145, 172, f"mean squared difference {float(asymmetry(S)):.3f}", size=12)
-    titles = ("A bounded loss", "Count", "Rank", "A stable space")
-    words = (
-        "How strongly a pair pulls. Under InfoNCE the pairs that the network disbelieves pull most.",
-        "The line cuts off a quarter of the wrong pairs and hardly a right one, so four times the share of "
-        "given pairs below it is the share of wrong pairs.",
-        "As many pairs as were counted get a weight near 0. The others train with the better loss.",
-        "For these pairs S should equal its transpose, and two pictures be as alike as their captions.",
-    )
-    return Schematic.of(titles, (pull, count, rank, stable), words)
 
 
 def ranked(run: Finished) -> Figure | None:

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
 from IPython.display import Markdown, display
 from matplotlib.figure import Figure
 
@@ -23,10 +22,6 @@ from nclib.common.options import check
 from nclib.runs import Record
 
 PLAIN = ("plain (triplet)", "plain (infonce)", "plain (gce)")
-# Similarities of four pairs, for drawings; the second pair is wrong: its image belongs to caption 3.
-BATCH = torch.tensor(
-    [[0.82, 0.31, 0.12, 0.25], [0.28, 0.20, 0.62, 0.09], [0.15, 0.22, 0.66, 0.33], [0.05, 0.41, 0.18, 0.54]]
-)
 # By method: what its page shows of a run, each as a figure, table or sentence.
 Views = Mapping[str, Sequence[Callable[[Finished], Any]]]
 

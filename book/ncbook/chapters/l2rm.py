@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pandas as pd
 import torch
@@ -14,9 +12,7 @@ from pandas.io.formats.style import Styler
 from ncbook import recorded, show
 from ncbook.chapters import Finished, as_preset, drawn_pairs, labelled, over_rates, say, training
 from ncbook.compare import by_seed
-from ncbook.schematic import Schematic, Sketch, numbered
 from nclib import Record, plots
-from nclib.methods.l2rm import L2RM, L2RMOptions
 from nclib.runs import load_record
 from nclib.runs.noisy_pairs import NoisyPairs
 
@@ -35,53 +31,6 @@ BATCH = torch.tensor(
         [0.15, 0.25, 0.20, 0.30, 0.10],
     ]
 )
-MOVED = 0.6  # mass that the drawn plan moves
-
-
-def idea() -> Schematic:
-    """Draw the method in four panels; plan and targets are computed from :data:`BATCH`."""
-    given = np.eye(len(BATCH), dtype=bool)
-    plan = L2RM(L2RMOptions(rho=MOVED, lam=0.05)).refine(1 - BATCH)
-    target = plan / plan.sum(1, keepdim=True)
-    names = numbered(5)
-    split = Sketch("Two overlapping humps of losses with a threshold between them.")
-    x = np.linspace(0, 1, 60)
-    for centre, width, colour, dashed in ((0.25, 0.11, "match", False), (0.68, 0.14, "mismatch", True)):
-        y = np.exp(-(((x - centre) / width) ** 2) / 2)
-        hump = [(20 + 250 * a, 160 - 120 * b) for a, b in zip(x, y, strict=True)]
-        split.line(hump, colour=colour, arrow=False, dashed=dashed, weight=2.2)
-    split.line([(135, 165), (135, 20)], arrow=False, dashed=True)
-    split.line([(20, 160), (275, 160)])
-    split.text(82, 30, "matched", colour="match")
-    split.text(195, 30, "mismatched", colour="mismatch")
-    split.text(148, 182, "loss of the pair", colour="soft")
-    sketches = [split]
-    for alt, values, top in (
-        ("Similarity of five mismatched pairs, the given pairs framed on the diagonal.", BATCH, 1.0),
-        ("The plan: mass moves to three cells; the diagonal is struck out.", plan, 0.2),
-        ("The plan with every row divided by its sum.", target, 1.0),
-    ):
-        sketch = Sketch(alt)
-        look: dict[str, Any] = {"framed": given} if values is BATCH else {"crossed": given}
-        sketch.matrix(90, 24, values, cell=34, top=top, **names, **look)
-        sketches.append(sketch)
-    words = (
-        "Two bumps in the distribution of losses: small ones belong to matched pairs, large ones to "
-        "mismatched pairs.",
-        "Only the mismatched pairs of a batch. The framed diagonal holds the given pairs, known to be wrong.",
-        f"Partial transport moves a share of the mass (here {MOVED:.0%}, in the paper "
-        f"{L2RMOptions().rho:.0%}) where similarity is high, never along the diagonal. "
-        "Pictures 4 and 5 have no partner here and give away little.",
-        "Each row, divided by its sum, is the soft target of its picture: also of pictures 4 and 5, "
-        "although they moved almost nothing.",
-    )
-    titles = (
-        "Divide the pairs",
-        "Compare the mismatched ones",
-        "Transport a part of the mass",
-        "Learn from the plan",
-    )
-    return Schematic.of(titles, sketches, words)
 
 
 def chain(pairs: NoisyPairs, seed: int, n: int = 4) -> list[int]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import torch
 from IPython.display import Markdown
@@ -17,7 +16,6 @@ import nclib
 from ncbook import RECORDED, mean_text, show
 from ncbook.chapters import VERDICTS, say, words_of
 from ncbook.compare import by_seed
-from ncbook.schematic import Schematic, Sketch
 from nclib import Record, ot, plots
 from nclib.common.options import defaults
 from nclib.data import Dataset
@@ -45,10 +43,8 @@ PAPER_AND_CODE = {  # meaning, the paper (Sec. 4.1, Alg. A1), the scripts of the
 }
 
 # Cosines of four regions with three words: "two" names no region, and region 4 has no word.
-REGIONS, WORDS = ("cat", "lemon", "cat's ear", "background"), ("two", "cat", "lemon")
+REGIONS = ("cat", "lemon", "cat's ear", "background")
 COSINES = torch.tensor([[0.15, 0.80, 0.10], [0.10, 0.05, 0.75], [0.05, 0.60, 0.10], [0.10, 0.15, 0.10]])
-# The same regions with a caption about something else.
-OTHER = torch.tensor([[0.15, 0.20, 0.10], [0.10, 0.05, 0.25], [0.05, 0.10, 0.10], [0.10, 0.15, 0.10]])
 BIN = 0.3  # cosine of a dustbin with a fragment in the drawing
 
 
@@ -64,39 +60,6 @@ def local_score(cosines: Tensor, lam: float = 0.05) -> tuple[Tensor, float]:
     padded = with_dustbins(cosines)
     plan = ot.scaling_plan(padded, reg=lam, passes=200)
     return plan, float((plan * padded)[1:, 1:].sum())
-
-
-def idea() -> Schematic:
-    """Draw the method in four panels; plans and scores are computed by the package's solver."""
-    bins = np.zeros((5, 4), bool)
-    bins[0], bins[:, 0] = True, True
-    plan, right = local_score(COSINES)
-    _, wrong = local_score(OTHER)
-    fragments = Sketch("Cosines of four regions with the words two, cat, lemon.")
-    fragments.matrix(115, 30, COSINES, cell=38, rows=REGIONS, columns=WORDS, top=1)
-    padded = Sketch("The same matrix with a row and a column for the dustbins.", height=215)
-    names: dict[str, Any] = {"rows": ("dustbin", *REGIONS), "columns": ("bin", *WORDS)}
-    padded.matrix(100, 24, with_dustbins(COSINES), cell=36, framed=bins, top=1, **names)
-    moved = Sketch(
-        "The plan: cat and lemon take the mass of their regions, two takes that of the dustbin.", height=215
-    )
-    moved.matrix(100, 24, plan, cell=36, framed=bins, **names)
-    score = Sketch(
-        "Two bars: the right caption collects more local similarity than the wrong one.", height=215
-    )
-    score.bars(70, 165, (right, wrong), colours=("match", "mismatch"), height=125, width=55, gap=40,
-               names=("right caption", "wrong caption"))  # fmt: skip
-    for k, value in enumerate((right, wrong)):
-        score.text(97 + 95 * k, 158 - 125 * value / max(right, wrong), f"{value:.2f}")
-    titles = ("Compare fragments", "Add two dustbins", "Transport", "Count what stays local")
-    words = (
-        "Cosines of regions and words. The word “two” names no region; the background has no word.",
-        "The means of both sides join as dustbins (framed), for fragments without a partner.",
-        "Every row and column has its share of mass. What fits moves together, the rest goes to the "
-        "dustbins.",
-        "The similarity sums mass times cosine between regions and words only.",
-    )
-    return Schematic.of(titles, (fragments, padded, moved, score), words)
 
 
 def problem(dataset: Dataset, n: int = 4) -> Figure | None:

@@ -19,12 +19,11 @@ from ncbook import chapters, recorded, show
 from ncbook.chapters import Finished, gains, kind_of_pair, say, training
 from ncbook.measurements import made, measurement
 from ncbook.papers import printed
-from ncbook.schematic import Schematic, Sketch
 from nclib import Record, plots
 from nclib.methods.parts.bank import FeatureBank
 from nclib.methods.parts.replacing import relevance_of
 from nclib.models import CaptionEncoding, ImageEncoding
-from nclib.noise import bank_distances, max_ranks, rank_correlation, rank_labels
+from nclib.noise import bank_distances, max_ranks, rank_correlation
 from nclib.runs import load_record
 from nclib.runs.noisy_pairs import NoisyPairs
 
@@ -51,7 +50,6 @@ BANK = torch.stack(
     [torch.arange(8.0).mul(torch.pi / 4).cos(), torch.arange(8.0).mul(torch.pi / 4).sin()], dim=1
 )
 QUERIES = {"matched": (0.1, 0.3), "mismatched": (0.1, 1.8)}
-LOW, HIGH = 0.1, 0.9  # anchors mu and gamma of the drawing
 
 
 def drawn_ranks(name: str) -> tuple[np.ndarray, np.ndarray, float]:
@@ -60,63 +58,6 @@ def drawn_ranks(name: str) -> tuple[np.ndarray, np.ndarray, float]:
     distances = [bank_distances(place, BANK) for place in places]
     by_image, by_text = (max_ranks(d)[0].numpy() for d in distances)
     return by_image, by_text, float(rank_correlation(*distances)[0])
-
-
-def idea() -> Schematic:
-    """Draw the method in four panels; ranks, correlations and labels come from the package's functions."""
-    bank = Sketch("A row of pairs; new clean pairs come in at the left, the oldest leave at the right.")
-    for k in range(5):
-        bank.box(50 + 40 * k, 55, 34, 34, words="image", colour="match", opacity=0.15, size=10)
-        bank.box(50 + 40 * k, 95, 34, 34, words="text", colour="match", opacity=0.15, size=10)
-    bank.line([(5, 92), (46, 92)], colour="match")
-    bank.line([(250, 92), (287, 92)])
-    bank.text(150, 40, "memory bank of M clean pairs")
-    bank.text(4, 160, "newest", colour="soft", anchor="start")
-    bank.text(286, 160, "oldest leaves", colour="soft", anchor="end")
-    ranked = Sketch("Ranks by picture against ranks by caption: on a line if matched, scattered if not.")
-    for left, name in ((25, "matched"), (165, "mismatched")):
-        x, y, corre = drawn_ranks(name)
-        colour = "match" if name == "matched" else "mismatch"
-        ranked.box(left, 40, 105, 105, colour="line")
-        for a, b in zip(x, y, strict=True):
-            ranked.dot(left + 12 * a, 145 - 12 * b, colour=colour, radius=4, hollow=name != "matched")
-        ranked.text(left + 52, 28, f"{name}: {corre:+.2f}".replace("-", "−"), colour=colour)
-        ranked.text(left + 52, 162, "rank by picture", colour="soft", size=11)
-    ranked.text(
-        14, 186, "one dot per entry of the bank; up: rank by caption", colour="soft", size=11, anchor="start"
-    )
-    label = Sketch("The label rises from 0 at the lower anchor to 1 at the upper one.")
-    grid = torch.linspace(-0.5, 1, 61)
-    labels = rank_labels(grid, LOW, HIGH)
-    curve = [(110 + 160 * float(a), 150 - 110 * float(b)) for a, b in zip(grid, labels, strict=True)]
-    label.line(curve, colour="match", arrow=False, weight=2.2)
-    label.line([(25, 150), (280, 150)])
-    for at, name in ((LOW, "μ"), (HIGH, "γ")):
-        label.line([(110 + 160 * at, 150), (110 + 160 * at, 30)], arrow=False, dashed=True)
-        label.text(110 + 160 * at, 168, name)
-    label.text(60, 34, "soft label", colour="soft")
-    label.text(150, 188, "rank correlation", colour="soft")
-    swap = Sketch(
-        "A wrong pair keeps its caption; the picture comes from a bank entry with a similar caption."
-    )
-    swap.box(15, 30, 75, 36, words="picture ✗", colour="mismatch", opacity=0.15, hatched=True)
-    swap.box(15, 120, 75, 36, words="caption", colour="ink")
-    for up, colour, opacity in ((30, "soft", 0.0), (75, "soft", 0.0), (120, "match", 0.3)):
-        for left, word in ((165, "image"), (225, "text")):
-            swap.box(left, up, 50, 34, words=word, size=12, colour=colour, opacity=opacity)
-    swap.line([(90, 145), (170, 195), (240, 157)], colour="ink", dashed=True)
-    swap.line([(165, 132), (125, 110), (92, 62)], colour="match")
-    swap.text(148, 20, "nearest captions give the candidates", colour="soft", size=12)
-    titles = ("Keep a memory", "Rank it twice", "Correlation becomes a label", "Replace the wrong half")
-    words = (
-        "Each network stores the encodings of the last clean pairs that it trained on.",
-        "Sort the memory by distance to the pair's picture, and again by distance to its caption. A "
-        "matched pair gets the same order twice.",
-        "Two anchors, the lowest hundredth and the highest tenth of all correlations, stretch it to "
-        "labels from 0 to 1.",
-        "A pair that both networks call wrong keeps one half; the other comes from the memory.",
-    )
-    return Schematic.of(titles, (bank, ranked, label, swap), words)
 
 
 def problem(pairs: NoisyPairs, seed: int) -> Figure | None:

@@ -23,7 +23,6 @@ from sklearn.preprocessing import StandardScaler
 from ncbook import means, show
 from ncbook.chapters import cost_of, devices, over_rates, recorded_or_run, say, verdicts
 from ncbook.runs import select
-from ncbook.schematic import Schematic, Sketch
 from nclib import Record, data, plots, resolve
 from nclib.evaluation import precision_at_k
 from nclib.label_noise.parts import correction
@@ -72,55 +71,6 @@ def drawn_plan(mass: float = MOVED) -> torch.Tensor:
     """Return the corrected labels of :data:`VOTES`, (5, 3); rows sum to the share of a pair that moved."""
     cost = correction.semantic_cost(VOTES)
     return len(VOTES) * label_transport(cost, mass, reg=0.05).plan
-
-
-def idea() -> Schematic:
-    """Draw the method in four panels; costs and corrected labels are computed by the package's functions."""
-    vote = Sketch("A pair among its nearest neighbours; most of them are about pets.")
-    around = (
-        (95, 60, 1),
-        (180, 50, 1),
-        (200, 115, 1),
-        (110, 145, 1),
-        (165, 150, 0),
-        (70, 105, 1),
-        (240, 60, 2),
-    )
-    for x, y, topic in around:
-        vote.line([(145, 95), (x, y)], colour="line", arrow=False)
-        vote.dot(x, y, colour="match" if topic == 1 else "soft", radius=9, hollow=topic != 1)
-        vote.text(x, y + 4, TOPICS[topic][0], size=11, colour="paper" if topic == 1 else "ink")
-    vote.dot(145, 95, colour="mismatch", radius=11, hollow=True)
-    vote.text(145, 100, "?", colour="mismatch")
-    vote.text(145, 188, "f food, p pets, s sky", colour="soft", size=12)
-    wrong = np.zeros((5, 3), bool)
-    wrong[range(5), GIVEN] = True
-    names: dict[str, Any] = {"rows": [f"pair {i}" for i in range(1, 6)], "columns": TOPICS}
-    cost, plan = correction.semantic_cost(VOTES), drawn_plan()
-    costs = Sketch("Costs of giving each pair each topic; the given label is framed.")
-    costs.matrix(100, 24, cost, cell=34, digits=1, framed=wrong, colour="soft", **names)
-    moved = Sketch("Corrected labels: three rows are nearly full, two nearly empty.")
-    moved.matrix(100, 24, plan, cell=34, framed=wrong, top=1, **names)
-    relation = Sketch("An image and a text, both described by their similarity to three confident pairs.")
-    for k, (name, values) in enumerate((("image", (0.9, 0.3, 0.2)), ("text", (0.8, 0.35, 0.15)))):
-        left = 25 + 140 * k
-        relation.bars(
-            left, 130, values, colours=("match",), height=85, width=24, gap=8, top=1, names=("G1", "G2", "G3")
-        )
-        relation.text(left + 44, 28, name)
-    relation.line([(118, 95), (160, 95)], colour="match")
-    relation.text(145, 182, "alike: they attract each other", colour="soft", size=12)
-    titles = ("Neighbours vote", "Votes become costs", "Transport a part of the labels", "Align by relations")
-    words = (
-        "The nearest pairs in both modalities vote on the topic. Random wrong labels are outvoted.",
-        "Many votes, low cost. The frame marks the given label; pair 2 came with a wrong one.",
-        f"Partial transport hands out {MOVED:.0%} of the label mass, cheapest first. Pairs with "
-        "unclear votes get little and count "
-        "little.",
-        "Images and texts with the same profile over confident pairs attract each other, by a second "
-        "transport.",
-    )
-    return Schematic.of(titles, (vote, costs, moved, relation), words)
 
 
 def problem(given: Mapping[str, Any], n: int = 4) -> Figure | None:
