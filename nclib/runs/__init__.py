@@ -10,7 +10,7 @@
 ``label_trainer``   trainer of category retrieval
 ``identity``        what names a run, and the number of the numerics
 ``checkpoint``      tensors and plain data in one file
-``record``          :class:`Record`, and the file of one
+``record``          :class:`Record`, and the file of one; ``sense``: what its numbers must fulfil
 ``request``         a run that is asked for, and whether a record answers
 ``store curves``    tables of records in files: read, found, appended; ``digests`` of these files
 ``frame variant``   records as one data frame, and in words what is unusual about each

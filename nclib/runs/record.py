@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING, Any, Self
 from nclib.common.files import digest, write_atomically
 from nclib.common.options import defaults
 from nclib.runs.identity import former, placed, places, published, without_removed
+from nclib.runs.sense import MAPS as MAPS
+from nclib.runs.sense import RECALLS as RECALLS
+from nclib.runs.sense import check_sense
 
 if TYPE_CHECKING:
     from nclib.runs.request import Request
@@ -22,8 +25,6 @@ MARKS = ("schema", "settings")  # a JSON file with both is the record of a run, 
 TASKS = ("pairs", "labels")
 SUM = "sha256"  # of all that a stored record holds beside it
 PLACES = "places.json"  # beside a record: the places on this machine, which the record itself leaves out
-RECALLS = ("i2t_r1", "i2t_r5", "i2t_r10", "t2i_r1", "t2i_r5", "t2i_r10")
-MAPS = ("map_i2t", "map_t2i")
 MAPPINGS = ("method_options", "model_options", "data_options", "files_sha256")  # among settings
 
 
@@ -141,7 +142,8 @@ class Record:
         OtherFileError
             When the file is valid JSON, but not a record.
         ValueError
-            When it is damaged, of another schema, without a digest, or was changed.
+            When it is damaged, of another schema, without a digest, was changed, or makes no sense: see
+            :func:`nclib.runs.sense.check_sense`.
         """
         record = cls(**content_of(path), folder=str(Path(path).parent))
         record.settings = _with_places(completed(record.settings), Path(path).with_name(PLACES))
@@ -201,7 +203,7 @@ def content_of(path: str | Path) -> dict[str, Any]:
 
 
 def check_form(content: Mapping[str, Any], path: str | Path) -> None:
-    """Raise a ValueError that names the parts of a record that are missing, unknown, or of a wrong type."""
+    """Raise a ValueError for a record with missing, unknown or mistyped parts, or one that makes no sense."""
     kinds = {f.name: str(f.type).partition("[")[0] for f in fields(Record) if f.name != "folder"}
     parts: dict[str, Any] = {"schema": SCHEMA, "warnings": [], **content}
     wrong = [k for k in {**kinds, **parts} if type(parts.get(k)).__name__ != kinds.get(k)]
@@ -218,6 +220,7 @@ def check_form(content: Mapping[str, Any], path: str | Path) -> None:
     if wrong:
         named = f"missing, unknown or of a wrong type: {', '.join(wrong)}"
         raise ValueError(f"{path} is not a record that this version can read; {named}")
+    check_sense(content, path)
 
 
 def own_sum(content: Mapping[str, Any]) -> str:

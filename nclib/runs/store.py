@@ -443,9 +443,9 @@ def append(
     Raises
     ------
     ValueError
-        For a record that is damaged or has no digest; for one whose settings and data are those of a run in
-        the table, but not its numbers, unless it may ``replace`` that run; and for two different runs of one
-        name. The table is then what it was.
+        For a record that is damaged, has no digest or makes no sense; for one whose settings and data are
+        those of a run in the table, but not its numbers, unless it may ``replace`` that run; and for two
+        different runs of one name. The table is then what it was.
     """
     path = Path(table)
     if path.suffix != ".csv":
@@ -484,7 +484,8 @@ def _added(path: Path, new: Iterable[Stored], replace: bool) -> int:
 
 def _given(item: Record | str | Path) -> list[Stored]:
     if isinstance(item, Record):
-        return [as_stored(Path(item.name), item.content())]
+        check_form(content := item.content(), item.name)
+        return [as_stored(Path(item.name), content)]
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
         try:

@@ -6,8 +6,8 @@ import math
 import pytest
 from small import made as make
 
+from nclib.runs import append, store, table
 from nclib.runs import record as records
-from nclib.runs import table
 
 
 def test_round_trip(tmp_path):
@@ -64,6 +64,60 @@ def test_parts_that_are_missing_unknown_or_of_a_wrong_type_are_named(tmp_path, c
         records.Record.load(tmp_path / "bad.json")
     with pytest.warns(UserWarning, match=f"{said}; it is left out"):
         assert table(tmp_path).empty
+
+
+def _labels(c, **changed):
+    c["metrics"]["test"] = {"map_i2t": 0.4, "map_t2i": 0.6, "map_avg": 0.5} | changed
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda c: c["metrics"]["test"].update(rsum=1e9), r"metrics\.test\.rsum is .*outside \[0, 600\]"),
+        (lambda c: c["metrics"]["test"].update(rsum="300"), "metrics.test.rsum is '300', not a number"),
+        (lambda c: c["metrics"]["test"].update(rsum=301.0), "metrics.test.rsum .* recalls sum to 300.0"),
+        (lambda c: c["metrics"]["test"].update(rsum=None), "metrics.test.rsum is None, not a number"),
+        (lambda c: c["metrics"]["test"].update(rsum=True), "metrics.test.rsum is True, not a number"),
+        (lambda c: c["metrics"]["test"].update(i2t_r1=-5), r"test\.i2t_r1 is -5, outside \[0, 100\]"),
+        (lambda c: c["metrics"]["test"].update(t2i_r1=60), r"test\.t2i_r5 is 50\.0, below t2i_r1, 60"),
+        (lambda c: c["metrics"]["test"].update(i2t_r10=49), r"test\.i2t_r10 is 49, below i2t_r5, 50\.0"),
+        (lambda c: c["metrics"]["test"].pop("t2i_r5"), r"metrics\.test\.t2i_r5 is missing"),
+        (lambda c: c["metrics"]["val"].update(rsum=601), r"metrics\.val\.rsum is 601, outside"),
+        (lambda c: c["metrics"].update(detection={"auc": "0.9"}), "detection.auc is '0.9', not a number"),
+        (lambda c: c["cost"].update(seconds="1"), "cost.seconds is '1', not a number"),
+        (lambda c: c.update(best_epoch=2), "best_epoch is 2, outside the 1 epochs of the run"),
+        (lambda c: c.update(curves=[], best_epoch=99) or c["settings"].update(epochs=5), "best_epoch is 99"),
+        (lambda c: c.update(best_epoch=-1), "best_epoch is -1"),
+        (lambda c: c.update(best_epoch=0) or c["settings"].update(epochs=5), "best_epoch is 0, but epochs"),
+        (lambda c: _labels(c, map_t2i=1.6), r"metrics\.test\.map_t2i is 1\.6, outside \[0, 1\]"),
+        (lambda c: _labels(c, map_avg=0.6), "map_avg is 0.6, not the mean"),
+    ],
+)
+def test_a_record_that_makes_no_sense_is_refused_wherever_it_is_read(tmp_path, change, said):
+    """A digest that was made again does not hide it; a record in memory is not appended either."""
+    content = make().content()
+    _labels(content)
+    records.check_form(content, "labels")
+    content = make().content()
+    records.check_form(content, "sound")
+    change(content)
+    said = f"makes no sense as the record of a run: .*{said}"
+    with pytest.raises(ValueError, match=f"^r {said}"):
+        append(tmp_path / "t.csv", [records.Record(**content)])
+    assert not (tmp_path / "t.csv").exists()
+    (tmp_path / "bad.json").write_text(json.dumps(content | {"sha256": records.own_sum(content)}))
+    with pytest.raises(ValueError, match=rf"bad\.json {said}"):
+        records.Record.load(tmp_path / "bad.json")
+    with pytest.warns(UserWarning, match=f"{said}.*left out"):
+        assert table(tmp_path).empty
+
+
+def test_a_row_that_makes_no_sense_is_refused_although_its_digests_are_right(tmp_path):
+    path, record = tmp_path / "t.csv", make()
+    record.metrics["test"]["rsum"] = 599.0
+    store.write(path, [store.as_stored(path, record.content())])
+    with pytest.raises(ValueError, match=r"t\.csv/r makes no sense .*metrics\.test\.rsum is 599\.0"):
+        table(path)
 
 
 def test_a_file_beside_a_record_supplies_places_and_nothing_else(tmp_path):
