@@ -158,7 +158,7 @@ def cost_figure(runs: Runs, dataset: str = "f8k", rates: Sequence[float] = RATES
     -------
     Figure
         One point for each method with one network, and for each with two that teach each other; means over
-        the seeds. A point with a mark of :data:`ncbook.marks.MARKS` is not ranked. Above the line a method
+        the seeds. A point marked † or * (:data:`ncbook.marks.MARKS`) is not ranked. Above the line a method
         gains more than as much time spent on further networks.
     """
     figure, (axes,) = plots.panels(1, len(rates), width=3.4 * len(rates), height=4.2)

@@ -89,7 +89,8 @@ def scored(runs: Runs, *, temperatures: bool = False) -> pd.DataFrame:
 
 _COLUMNS = [
     *(*PLACE, *NOISE, "method", "label", "networks", "seed", "value", "r1_i2t", "r1_t2i", "seconds"),
-    *("test_seconds", "train_pairs", "path", NUMERICS, "remarks", "early", "noise.checksum", "option.tau"),
+    *("test_seconds", "train_pairs", "path", NUMERICS, "remarks", "early", "collapsed", "noise.checksum"),
+    "option.tau",
 ]
 
 

@@ -9,11 +9,12 @@ import pandas as pd
 
 from ncbook.runs import outdated
 
-WARMUP, OUTDATED, REMARKED = "†", "‡", "*"
+WARMUP, OUTDATED, REMARKED, COLLAPSED = "†", "‡", "*", "§"
 MARKS = {
     WARMUP: "a run was tested at an epoch of its warm-up",
     OUTDATED: "a run was made before the numbers of its method, model or solver last moved",
     REMARKED: "a run never left its warm-up, or a network took no step in some epochs",
+    COLLAPSED: "a run collapsed: it fell far below its warm-up, or kept one batch of pairs or fewer",
 }
 SELECTED = re.compile(
     r"(folded\.|folds\.|val\.|test_dsl\.|single\.)?"
@@ -49,6 +50,11 @@ def remarked(runs: pd.DataFrame) -> pd.Series:
     return runs.get("remarks", pd.Series("", index=runs.index)).fillna("") != ""
 
 
+def collapsed(runs: pd.DataFrame) -> pd.Series:
+    """Tell which runs collapsed, see :func:`nclib.runs.collapse.collapse`; they are ranked like others."""
+    return runs.get("collapsed", pd.Series(0.0, index=runs.index)).fillna(0.0) > 0
+
+
 def explained(marks: Iterable[str], end: str = "; ") -> str:
     """Say what marks mean, each once and in their order."""
     there = set(marks)
@@ -62,5 +68,6 @@ def marks_of(runs: pd.DataFrame, value: str = "rsum") -> tuple[str, ...]:
         WARMUP: tested is not None and in_warmup(runs).any(),
         OUTDATED: outdated(runs).any(),
         REMARKED: remarked(runs).any(),
+        COLLAPSED: collapsed(runs).any(),
     }
     return tuple(mark for mark, holds in found.items() if holds)

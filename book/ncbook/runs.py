@@ -13,6 +13,7 @@ import pandas as pd
 
 import nclib
 from nclib.common.files import digest
+from nclib.runs.collapse import CURVES, collapse
 from nclib.runs.frame import frame_of, row
 from nclib.runs.record import RECALLS as OF_SUM
 from nclib.runs.record import Record
@@ -221,8 +222,9 @@ def _derived(one: Stored) -> dict[str, float]:
         return {}
     test = one.content["metrics"]["test"]
     sums = {f"{way}_sum": sum(test[k] for k in keys) for way, keys in WAYS.items() if set(keys) <= set(test)}
-    curves = one.curves("phase", "val_rsum", "loss_noisy", *FIRST)
-    return {**sums, **_around_noisy(curves), **_first_epoch(curves)}
+    curves = one.curves(*dict.fromkeys((*CURVES, "loss_noisy", *FIRST)))
+    fallen = {"collapsed": 1} if collapse(curves) else {}  # records of earlier versions do not say it
+    return {**sums, **fallen, **_around_noisy(curves), **_first_epoch(curves)}
 
 
 def _around_noisy(curves: Sequence[Mapping[str, Any]]) -> dict[str, float]:

@@ -8,6 +8,7 @@
 ``loop``            base of both trainers: epochs, selection, exact resume
 ``pair_trainer``    trainer of pairs; ``noisy_pairs`` has its batches
 ``label_trainer``   trainer of category retrieval
+``collapse``        whether training undid what the warm-up had learnt
 ``identity``        what names a run, and the number of the numerics
 ``checkpoint``      tensors and plain data in one file
 ``record``          :class:`Record`, and the file of one; ``sense``: what its numbers must fulfil

@@ -44,7 +44,7 @@ from nclib.runs.request import Request
 from nclib.runs.tracking import reporter
 
 OPTIONS_OF = {"dataset": "data_options", "model": "model_options"}
-IN_EVERY_ROW = ("epoch", "phase", "lr", "steps", "idle", "seconds", "cpu_seconds")  # of the curves
+IN_EVERY_ROW = ("epoch", "phase", "lr", "steps", "idle", "starved", "seconds", "cpu_seconds")  # of the curves
 
 TIMES = ("seconds", "cpu_seconds")  # a run that an earlier version began has no CPU seconds
 

@@ -121,6 +121,9 @@ class SavedLoop(ABC):
         """Whether this epoch takes part in the selection."""
         return True
 
+    def _look_back(self) -> None:  # noqa: B027
+        """Warn of what the history, its last row included, shows."""
+
     @abstractmethod
     def _weights(self) -> Any:
         """Return the weights that testing needs."""
@@ -202,6 +205,7 @@ class SavedLoop(ABC):
             row["seconds"] = round(time.perf_counter() - started, 3)
             row["cpu_seconds"] = round(time.process_time() - worked, 3)  # whatever else ran on the machine
             self.history.append(row)
+            self._look_back()
             self._end_epoch()
             if progress:
                 print(self._line(row), flush=True)

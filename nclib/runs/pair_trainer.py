@@ -23,6 +23,7 @@ from nclib.models import Matcher, similarity_matrix
 from nclib.models.encoders import WordEmbedding
 from nclib.models.pretrained import Frozen
 from nclib.noise import Mismatch
+from nclib.runs.collapse import FALLEN, fallen, starved
 from nclib.runs.loop import Place, SavedLoop, seed_of
 from nclib.runs.noisy_pairs import Batches, NoisyPairs
 from nclib.runs.optimizers import build
@@ -250,6 +251,14 @@ class PairTrainer(SavedLoop):
         row: dict[str, Any] = {"phase": phase, "lr": self.lr, "steps": steps}
         if idle := [network for network, n in enumerate(taken) if not n]:
             row["idle"] = idle  # networks that took no step
+        if not warm and (few := starved(taken, self.n_pairs, self.batch_size)):
+            row["starved"] = few
+            warnings.warn(
+                f"epoch {self.epoch + 1}: network {', '.join(map(str, few))} took one step, where all pairs "
+                f"fill {self.n_pairs // self.batch_size}: the method keeps one batch of pairs or fewer. Its "
+                "division collapsed; try another seed, a lower lr or a longer warm-up",
+                stacklevel=2,
+            )
         row |= self._mean_losses(totals, steps)
         if self.epoch + 1 == self.n_planned and not warm:
             self._refuse_untrained([*self.history[s.warmup_epochs :], row])
@@ -312,6 +321,14 @@ class PairTrainer(SavedLoop):
 
     def _validate(self) -> dict[str, float]:
         return dict(recall(self.score(self.val), self.val.captions_per_image))
+
+    def _look_back(self) -> None:
+        """Warn when training undid what the warm-up had learnt."""
+        if len(self.history) == self.n_planned and (said := fallen(self.history)):
+            warnings.warn(
+                f"the run collapsed: {said}, below {FALLEN:.0%} of it. Look at its curves; try a lower lr",
+                stacklevel=2,
+            )
 
     def _may_be_tested(self) -> bool:
         s = self.schedule

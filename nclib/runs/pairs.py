@@ -20,6 +20,7 @@ from nclib.methods.base import METHODS, ClosedForm
 from nclib.models import Matcher
 from nclib.models.registry import MODELS
 from nclib.noise import Mismatch, calibration, detection
+from nclib.runs.collapse import collapse
 from nclib.runs.experiment import Experiment, LoadedRun, last_diagnostics
 from nclib.runs.loop import epoch_arrays
 from nclib.runs.machine import environment
@@ -129,7 +130,7 @@ class PairExperiment(Experiment[PairTrainer, Dataset, Mismatch]):
             noise=records[0].noise,
             metrics={"val": metrics_of(torch.stack(scores["val"]), splits["val"])["test"], **tested},
             curves=[],
-            diagnostics={},
+            diagnostics={"collapsed": 1} if any(record.collapsed for record in records) else {},
             best_epoch=min(record.best_epoch for record in records),
             cost=cost | {"parameters": parameters},
             environment=environment(trainer.device) | about,
@@ -201,8 +202,10 @@ class PairExperiment(Experiment[PairTrainer, Dataset, Mismatch]):
         }
 
     def diagnostics(self, loaded: LoadedPairs) -> dict[str, Any]:
-        """Return the diagnostics of the last training epoch."""
-        return last_diagnostics([row for row in loaded.trainer.history if row["phase"] == "training"])
+        """Return the diagnostics of the last training epoch, and ``collapsed`` where the run did."""
+        rows = loaded.trainer.history
+        found = last_diagnostics([row for row in rows if row["phase"] == "training"])
+        return found | ({"collapsed": 1} if collapse(rows) else {})
 
 
 def probability(trainer: PairTrainer, given: Tensor, score: Tensor) -> np.ndarray | None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from nclib.common.files import digest, write_atomically
 from nclib.common.options import defaults
+from nclib.runs.collapse import collapse
 from nclib.runs.identity import former, placed, places, published, without_removed
 from nclib.runs.sense import MAPS as MAPS
 from nclib.runs.sense import RECALLS as RECALLS
@@ -52,7 +53,7 @@ class Record:
     curves : list of dict
         One per epoch.
     diagnostics : dict
-        Numbers of the last training epoch that need the ground truth.
+        Numbers of the last training epoch that need the ground truth; ``collapsed`` is 1 where the run did.
     best_epoch : int
         The epoch selected on validation, from 1.
     cost : dict
@@ -172,9 +173,16 @@ class Record:
             said.append(f"{of} no step in {len(idle)} of {len(trained)} epochs")
         return said
 
+    @property
+    def collapsed(self) -> str:
+        """How the run collapsed, in a few words, see :func:`nclib.runs.collapse.collapse`; usually empty."""
+        return collapse(self.curves) or "one of its runs collapsed" * bool(self.diagnostics.get("collapsed"))
+
     def __str__(self) -> str:
         test = self.metrics["test"]
-        head = "; ".join([f"{self.name} [{self.settings['preset']}]", *self.remarks])
+        head = "; ".join(
+            [f"{self.name} [{self.settings['preset']}]", *self.remarks, *filter(None, [self.collapsed])]
+        )
         if self.task == "labels":
             ways = f"image to text {test['map_i2t']:.3f}, text to image {test['map_t2i']:.3f}"
             return f"{head}: mAP {test['map_avg']:.3f}  ({ways})"

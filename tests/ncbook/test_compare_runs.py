@@ -5,9 +5,11 @@ import math
 import ncbook
 import pandas as pd
 import pytest
+from ncbook import board
 from ncbook.compare import Difference, growth, paired
 from ncbook.evidence import best_other
 from ncbook.layouts import layout_of
+from ncbook.marks import explained, marks_of
 from ncbook.match import run_of
 from ncbook.regime import ONLY_SHORT, place_of
 from ncbook.runs import outdated
@@ -260,3 +262,47 @@ def test_a_run_one_number_behind_its_last_move_is_outdated(monkeypatch):
     monkeypatch.setattr("nclib.runs.identity.MOVED", {"method plain": 3})
     runs = pd.DataFrame({"method": "plain", "model": "vse", "environment.numerics": [1, 2, 3, None]})
     assert outdated(runs).tolist() == [True, True, False, True]
+
+
+def twice(folder):
+    """Store one seed of one setting twice, with rSum 300 and 310; return both records."""
+    at = {"model": "vse", "mrate": 0.4, "seed": 0}
+    save(folder, "l2rm", 300, **at)
+    save(folder, "l2rm", 310, **at)
+    return [nclib.Record.load(path) for path in sorted(folder.glob("*.json"))]
+
+
+@pytest.mark.parametrize(("first", "second"), [(1, 2), (2, 1)])
+def test_of_a_seed_that_was_run_twice_the_newest_numerics_count(tmp_path, first, second):
+    """Once with a setting that this version has no more, so that their names differ."""
+    records = twice(tmp_path)
+    for record, numerics in zip(records, (first, second), strict=True):
+        record.environment["numerics"] = numerics
+    records[1].settings["gone"] = 1
+    for record in records:
+        record.save(tmp_path / f"{record.name}.json")
+    assert len(nclib.table(tmp_path)) == 2
+    runs = ncbook.load_runs(tmp_path).retrieval
+    assert runs["rsum"].tolist() == [300.0 if first > second else 310.0]
+
+
+def test_one_seed_on_other_data_of_the_same_name_is_another_run(tmp_path):
+    _, second = twice(tmp_path)
+    second.data["checksum"] = "e"
+    second.save(tmp_path / f"{second.name}.json")
+    assert ncbook.load_runs(tmp_path).retrieval["rsum"].tolist() == [300.0, 310.0]
+
+
+def test_a_collapsed_run_has_a_mark_also_where_its_record_does_not_say_it(tmp_path):
+    _, second = twice(tmp_path)
+    second.settings["seed"] = 1
+    rows = (("warm-up", 200.0), ("training", 120.0), ("training", 100.0))
+    second.curves = [{"phase": phase, "val_rsum": score} for phase, score in rows]
+    second.save(tmp_path / f"{second.name}.json")
+    table = ncbook.load_runs(tmp_path).retrieval
+    assert marks_of(table[table["seed"] == 0]) == ()
+    assert marks_of(table) == ("§",)
+    assert board.scored(ncbook.load_runs(tmp_path))["collapsed"].sum() == 1
+    both = paired(table, table.assign(rsum=table["rsum"] - 1))
+    assert both.marks == ("§",)
+    assert explained(both.marks).startswith("§ a run collapsed: ")

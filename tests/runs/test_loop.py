@@ -168,7 +168,7 @@ def test_restarts_bring_new_networks_and_the_first_rate(trainer, monkeypatch):
     monkeypatch.setattr(trainer.method, "begin_training", lambda loop: begun.append(loop.epoch))
     trainer.restarts, trainer.renew = (0, 2), lambda number: made.append(number) or trainer.networks
     trainer.schedule = make(PairSchedule, {"warmup_epochs": 1, "epochs": 5, "decay_every": 1, "lr": 2e-3})
-    monkeypatch.setattr(trainer, "batches", lambda *_, **__: [trainer.batch(index)])
+    monkeypatch.setattr(trainer, "batches", lambda *_, **__: [trainer.batch(index)] * 2)
     for epoch, power, restarted, tested in [
         (0, 0, [], False), (1, 0, [1], False), (2, 1, [1], False),
         (3, 0, [1, 2], True), (4, 1, [1, 2], True),
