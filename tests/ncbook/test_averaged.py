@@ -46,6 +46,18 @@ def test_methods_are_sorted_by_the_interval_of_their_difference(folder):
     ]
 
 
+@pytest.mark.parametrize(
+    ("seeds", "sign"), [(1, "fewer than three seeds"), (2, "fewer than three seeds"), (3, "above")]
+)
+def test_a_method_is_sorted_from_three_seeds_on(tmp_path, seeds, sign):
+    for seed in range(seeds):
+        at = {"dataset": "emoji", "preset": "quick", "model": "vse", "mrate": 0.4, "seed": seed}
+        save(tmp_path, "ncr", 260 + seed / 8, single=200, **at)
+        save(tmp_path, "plain", 230, loss="gce", networks=2, single=200, **at)
+    found = averaged.standing(load_runs(tmp_path), "emoji", 0.4)
+    assert [name for name, methods in found.items() if "ncr" in methods] == [sign]
+
+
 def test_one_seed_is_a_hollow_mark_without_an_interval(tmp_path):
     at = {"dataset": "emoji", "preset": "quick", "model": "vse", "mrate": 0.4, "seed": 0}
     save(tmp_path, "ncr", 210, single=200, **at)
