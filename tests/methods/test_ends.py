@@ -25,7 +25,9 @@ OWN: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.filterwarnings("ignore:.*do not fill a batch", "ignore:mscn learns from")
+@pytest.mark.filterwarnings(
+    "ignore:.*do not fill a batch", "ignore:.*took one step", "ignore:mscn learns from"
+)
 @pytest.mark.parametrize("values", ENDS, ids=str)
 @pytest.mark.parametrize("method", tiny.TRAINED)
 def test_a_run_at_the_ends_trains(method: str, values: dict[str, Any], tmp_path: Path) -> None:
