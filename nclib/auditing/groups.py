@@ -20,6 +20,8 @@ from nclib.readers.listing import text_of, told
 Array = NDArray[Any]
 #: Exchanges of every pair within its group.
 DRAWS = 3
+#: End of the name of the group of all values with too few pairs.
+RARER = " rarer values"
 
 
 def grouped(pairs: Pairs, by: str | Sequence[Any]) -> tuple[Indices, list[str]]:
@@ -53,7 +55,7 @@ def grouped(pairs: Pairs, by: str | Sequence[Any]) -> tuple[Indices, list[str]]:
         )
     few = len(count) - len(large)
     code = values.map({value: number for number, value in enumerate(large)}).fillna(len(large))
-    return code.to_numpy(np.int64), [*large, *([f"{few:,} rarer values"] if few else [])]
+    return code.to_numpy(np.int64), [*large, *([f"{few:,}{RARER}"] if few else [])]
 
 
 def shares(
@@ -92,8 +94,10 @@ def shares(
 def inside(pairs: Pairs, near: Neighbours, names: Sequence[str], seed: int) -> pd.DataFrame:
     """Return the share of pairs in each group that fit no better than pairs exchanged within the group.
 
-    The null of mistakes inside a group, such as captions of another product of the same type: an upper bound,
-    as some right captions of a group fit its other pictures as well.
+    The null of mistakes inside a group, such as captions of another product of the same type. It is an
+    estimate and no bound: some right captions of a group fit its other pictures as well, and where a group is
+    of one kind its mistakes fit nearly as well as what is right. Rarer values are left out: pairs that are
+    exchanged among them come from other values.
 
     Parameters
     ----------
@@ -108,12 +112,14 @@ def inside(pairs: Pairs, near: Neighbours, names: Sequence[str], seed: int) -> p
     -------
     DataFrame
         ``value``, ``pairs``, ``share``, ``low`` and ``high``, its 95 % interval; the last row, ``all``, is of
-        all groups together.
+        these groups together.
     """
     rng, copies = np.random.default_rng(seed), copies_of(pairs, near)
     assert pairs.group is not None
     rows, kept, total = [], [], np.zeros(0)
     for number, name in enumerate(names):
+        if name.endswith(RARER):
+            continue
         mine = np.flatnonzero((pairs.group == number) & pairs.usable & (copies.count > 0))
         given, none = (
             SCORES["standardised"](pairs, near, mine, pairs.image_of[mine]),

@@ -273,7 +273,7 @@ def summary(audit: Findings) -> str:
         *_, one = audit.inside.itertuples()
         lines.append(
             f"  {one.share:.1%} ({one.low:.1%} to {one.high:.1%}) fit no better than another caption of "
-            "the same value, an upper bound of mistakes within it"
+            f"the same value, of {one.pairs:,} pairs in values with enough of them: an estimate"
         )
     lines += audit.findings
     blind = "" if audit.blind_spot is None else str(audit.blind_spot)

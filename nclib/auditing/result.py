@@ -126,8 +126,8 @@ class Findings:
     groups : list of str
         Names of the groups of pairs that have probabilities of their own.
     inside : DataFrame
-        Share of pairs in each group that fit no better than pairs exchanged within it, an upper bound of
-        mistakes inside the group; the last row is of all groups.
+        Share of pairs in each group that fit no better than pairs exchanged within it, an estimate of
+        the mistakes inside the group; the last row is of all groups but that of the rarer values.
     by : DataFrame
         Share of wrong pairs in each group: ``value``, ``pairs``, ``share``, ``low`` and ``high``.
     """
