@@ -22,6 +22,7 @@ import csv
 import functools
 import io
 import json
+import os
 import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -31,7 +32,7 @@ from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock
 
-from nclib.common.files import write_atomically
+from nclib.common.files import digest, write_atomically
 from nclib.common.options import Rule, check
 from nclib.runs.curves import Curves, Epochs, packed
 from nclib.runs.digests import ADVICE, LIST, check_digest, digests, note_digests
@@ -331,9 +332,28 @@ def rows(table: str | Path) -> list[Stored]:
         When it cannot be read.
     """
     path = Path(table)
-    data = path.read_bytes()
+    try:
+        data = _rows_file(path).read_bytes()
+    except FileNotFoundError:  # its writer finished meanwhile
+        data = path.read_bytes()
     check_digest(path, data, _changed)
     return list(_rows(path, data))
+
+
+def _next(table: Path) -> Path:
+    """Return where the new rows of a table stand until its new curves are in place."""
+    return table.with_name(f".{table.name}.next")
+
+
+def _rows_file(table: Path) -> Path:
+    """Return the file of a table's rows: the next one if its writer stopped after the curves."""
+    following, curves = _next(table), table.with_suffix(".npz")
+    if not following.is_file() or not curves.is_file():
+        return table
+    listed = digests(table.parent)
+    stated, whole = listed.get(curves.name, []), listed.get(table.name, [])
+    replaced = len(stated) > 1 and digest(curves) == stated[-1]
+    return following if replaced and whole and digest(following) == whole[-1] else table
 
 
 @functools.lru_cache(maxsize=64)
@@ -459,6 +479,7 @@ def append(
 
 def _added(path: Path, new: Iterable[Stored], replace: bool) -> int:
     """Add records to a table of which this process is the only writer, and read back what was written."""
+    _settle(path)
     kept = {one.key: one for one in rows(path)} if path.exists() else {}
     added = 0
     for one in new:
@@ -482,6 +503,19 @@ def _added(path: Path, new: Iterable[Stored], replace: bool) -> int:
     return added
 
 
+def _settle(table: Path) -> None:
+    """Complete or discard what a stopped writer of a table left."""
+    if not _next(table).is_file():
+        return
+    if _rows_file(table) != table:
+        os.replace(_next(table), table)
+    listed = digests(table.parent)
+    files = [path for path in (table, table.with_suffix(".npz")) if path.is_file()]
+    if all(digest(path) in listed.get(path.name, []) for path in files):  # none was edited
+        note_digests({path: path for path in files})
+    _next(table).unlink(missing_ok=True)
+
+
 def _given(item: Record | str | Path) -> list[Stored]:
     if isinstance(item, Record):
         check_form(content := item.content(), item.name)
@@ -503,7 +537,11 @@ def _differs(one: Stored, other: Stored) -> str:
 
 
 def write(table: Path, records: Sequence[Stored]) -> None:
-    """Write a table with its curves and their digests."""
+    """Write a table with its curves and their digests.
+
+    The new rows are written beside the table first. The renaming of the curves is the moment from which the
+    new table is read; the rows follow.
+    """
     records = sorted(records, key=lambda one: str(one.content["name"]))
     curves, lines = dict[str, Epochs](), list[dict[str, str]]()
     for one in records:
@@ -523,10 +561,12 @@ def write(table: Path, records: Sequence[Stored]) -> None:
         while not cells[-1]:
             cells.pop()
         writer.writerow(cells)
-    files = {table.with_suffix(".npz"): packed(curves), table: text.getvalue().encode("utf8")}
+    beside = table.with_suffix(".npz")
+    files = {beside: packed(curves), table: text.getvalue().encode("utf8")}
+    write_atomically(_next(table), files[table])
     note_digests(files, keep=True)
-    for path, data in files.items():
-        write_atomically(path, data)
+    write_atomically(beside, files[beside])
+    os.replace(_next(table), table)
     note_digests(files)
 
 
