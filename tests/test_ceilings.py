@@ -16,11 +16,12 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 CEILINGS = {  # lines of code, without docstrings, comments and blank lines
-    ("nclib",): 24_400,
-    ("tests",): 24_790,
+    ("nclib",): 23_610,
+    ("tests",): 23_690,
     ("book/ncbook",): 9_220,
+    ("book/baselines",): 3_450,
     ("book/_ext", "book/bench", "book/probes"): 5_780,
-    ("tools",): 1_320,
+    ("tools",): 1_210,
 }
 TREE = 26_860_000  # bytes of all tracked files
 QUIET = {

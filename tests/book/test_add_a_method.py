@@ -87,7 +87,9 @@ def test_one_new_file_is_a_method(tmp_path: Path) -> None:
 
 
 LOAD = """
-import importlib.util, json, sys
+import importlib.util, json, sys, warnings
+
+warnings.filterwarnings("ignore", message="epoch 2: network 0 took one step")  # of so few pairs
 
 def by_path(name):
     spec = importlib.util.spec_from_file_location(name, f"{name}.py")
