@@ -87,14 +87,14 @@ def test_a_training_step_takes_the_quick_path(taken):
     [
         {"mass": torch.tensor(0.1)},
         {"mass": 1.0},
-        {"cost": torch.rand(2, 5, 5)},
+        {"cost": torch.linspace(0, 1, 50).view(2, 5, 5)},
         {"mask": torch.ones(1, 5, dtype=torch.bool)},
         {"mask": torch.arange(25).view(5, 5) >= 5},  # the first row has no entry
         {"cost": torch.full((5, 5), torch.nan).fill_diagonal_(0.5), "mask": torch.eye(5, dtype=torch.bool)},
         {"reg": 1e-4},  # beyond the range of float32 and of float64
         {"method": "log"},
     ],
-    ids=str,
+    ids=("mass in a tensor", "all mass", "a batch", "mask of a row", "empty row", "nan", "reg", "method"),
 )
 def test_what_is_not_plain_is_left_to_the_general_path(taken, change):
     g = torch.Generator().manual_seed(0)
