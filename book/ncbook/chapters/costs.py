@@ -218,7 +218,7 @@ def printed_said() -> str:
     return (
         f"Printed by REPAIR (Table VI): {hours[0]:.0f} to {hours[-1]:.0f} h per run with SGR on one RTX "
         f"4090. 40 epochs of the 145,000 training pairs of Flickr30K in batches of 128 are {steps:,} steps. "
-        "[Hours from steps that were measured on a GPU](../book/howto/full_size.md#gpu-measured)."
+        "[Hours from steps that were measured on a GPU](../book/howto/full_size.html#gpu-measured)."
     )
 
 
