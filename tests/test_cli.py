@@ -161,7 +161,7 @@ def test_a_file_of_ones_own_is_imported_first(tmp_path, capsys, monkeypatch):
     try:
         assert cli.main([*words, *SHORT]) == 0
         assert json.loads(Path(capsys.readouterr().out.strip()).read_text())["settings"]["method"] == name
-        assert cli.main(words) == 0  # the same file again
+        assert cli.main([*words, *SHORT]) == 0  # the same file again
         other = tmp_path / "other" / f"{name}.py"
         other.parent.mkdir()
         other.write_text("")

@@ -338,6 +338,7 @@ def test_division_that_finds_nothing_trains_nothing(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*took one step")
 @pytest.mark.parametrize(("n", "steps"), [(200, 50), (3, 2), (2, 2)])
 def test_division_that_finds_everything_or_fewer_than_a_batch(n, steps, tmp_path, monkeypatch):
     monkeypatch.setattr(MSCN, "posterior", forced(lambda x: (torch.arange(len(x)) < n).double()))

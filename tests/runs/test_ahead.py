@@ -107,6 +107,7 @@ def trainer(split, folder, method="plain"):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*took one step")  # MSCN keeps fewer than a batch of so few pairs
 @pytest.mark.parametrize("method", ["plain", "ncr", "l2rm", "mscn", "repair"])
 def test_training_gives_the_same_bits_wherever_the_pictures_are(sources, tmp_path, method):
     found = []
