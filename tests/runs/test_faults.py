@@ -55,6 +55,9 @@ def python(script: str, *words: str, run: dict[str, Any] = RUN) -> tuple[int, st
 
 
 KILLED = """
+import threading
+from tqdm import tqdm
+
 out, method, *moments = sys.argv[1:]
 nclib.run(method, out=out + "/first", **RUN)  # imports what a run needs
 begun = time.monotonic()
@@ -64,6 +67,7 @@ killed = 0
 for moment in map(float, moments):
     child = os.fork()
     if child == 0:
+        tqdm.set_lock(threading.RLock())  # the lock that forks share stays taken if its holder is killed
         nclib.run(method, out=out + "/killed", **RUN)
         os._exit(0)
     time.sleep(moment * whole)
