@@ -20,12 +20,10 @@ from nclib.readers.listing import text_of, told
 Array = NDArray[Any]
 #: Exchanges of every pair within its group.
 DRAWS = 3
-#: End of the name of the group of all values with too few pairs.
-RARER = " rarer values"
 
 
-def grouped(pairs: Pairs, by: str | Sequence[Any]) -> tuple[Indices, list[str]]:
-    """Return the group of each pair, and the names of the groups, the largest first.
+def grouped(pairs: Pairs, by: str | Sequence[Any]) -> tuple[Indices, list[str], int]:
+    """Return the group of each pair, the names of the groups, the largest first, and how many are one value.
 
     Parameters
     ----------
@@ -55,7 +53,7 @@ def grouped(pairs: Pairs, by: str | Sequence[Any]) -> tuple[Indices, list[str]]:
         )
     few = len(count) - len(large)
     code = values.map({value: number for number, value in enumerate(large)}).fillna(len(large))
-    return code.to_numpy(np.int64), [*large, *([f"{few:,}{RARER}"] if few else [])]
+    return code.to_numpy(np.int64), [*large, *([f"{few:,} rarer values"] if few else [])], len(large)
 
 
 def shares(
@@ -96,8 +94,8 @@ def inside(pairs: Pairs, near: Neighbours, names: Sequence[str], seed: int) -> p
 
     The null of mistakes inside a group, such as captions of another product of the same type. It is an
     estimate and no bound: some right captions of a group fit its other pictures as well, and where a group is
-    of one kind its mistakes fit nearly as well as what is right. Rarer values are left out: pairs that are
-    exchanged among them come from other values.
+    of one kind its mistakes fit nearly as well as what is right. The group of rarer values has no such null:
+    pairs that are exchanged among them come from other values.
 
     Parameters
     ----------
@@ -105,21 +103,19 @@ def inside(pairs: Pairs, near: Neighbours, names: Sequence[str], seed: int) -> p
         With groups.
     near : Neighbours
     names : sequence of str
-        Of the groups.
+        Of the groups that are one value.
     seed : int
 
     Returns
     -------
     DataFrame
         ``value``, ``pairs``, ``share``, ``low`` and ``high``, its 95 % interval; the last row, ``all``, is of
-        these groups together.
+        these groups together. Empty where none of them can be calibrated.
     """
     rng, copies = np.random.default_rng(seed), copies_of(pairs, near)
     assert pairs.group is not None
     rows, kept, total = [], [], np.zeros(0)
     for number, name in enumerate(names):
-        if name.endswith(RARER):
-            continue
         mine = np.flatnonzero((pairs.group == number) & pairs.usable & (copies.count > 0))
         given, none = (
             SCORES["standardised"](pairs, near, mine, pairs.image_of[mine]),
@@ -135,8 +131,7 @@ def inside(pairs: Pairs, near: Neighbours, names: Sequence[str], seed: int) -> p
         if not found.reason:
             kept.append(len(mine))
             total = found.shares * len(mine) + (total if len(total) else 0)
-    if kept:
-        rows.append(("all", sum(kept), *interval(total / sum(kept), sum(kept))))
+    rows = [*rows, ("all", sum(kept), *interval(total / sum(kept), sum(kept)))] if kept else []
     return pd.DataFrame(rows, columns=["value", "pairs", "share", "low", "high"])
 
 

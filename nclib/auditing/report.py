@@ -271,9 +271,11 @@ def summary(audit: Findings) -> str:
     ]
     if len(audit.inside):
         *_, one = audit.inside.itertuples()
+        left_out = audit.by["pairs"].sum() - one.pairs
         lines.append(
             f"  {one.share:.1%} ({one.low:.1%} to {one.high:.1%}) fit no better than another caption of "
-            f"the same value, of {one.pairs:,} pairs in values with enough of them: an estimate"
+            f"the same value, an estimate from {one.pairs:,} pairs; {left_out:,} of rare values, or that "
+            "stand there again, are left out"
         )
     lines += audit.findings
     blind = "" if audit.blind_spot is None else str(audit.blind_spot)

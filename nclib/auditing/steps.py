@@ -194,8 +194,9 @@ def audit(
     else:
         pairs = from_arrays(images, captions, image_of, ids, texts, pictures)
     names_of_groups: list[str] = []
+    n_values = 0
     if by is not None:
-        group, names_of_groups = grouped(pairs, by)
+        group, names_of_groups, n_values = grouped(pairs, by)
         pairs = replace(pairs, group=group)
     if isinstance(neighbours, Neighbours):
         near = replace(neighbours.check(pairs), _made={})  # what was made of these lists is of other pairs
@@ -268,7 +269,7 @@ def audit(
         blind_spot=_blind_spot(calibration, scored, queries),
         repeats=repeated,
         groups=names_of_groups,
-        inside=inside(pairs, near, names_of_groups, seed) if names_of_groups else pd.DataFrame(),
+        inside=inside(pairs, near, names_of_groups[:n_values], seed) if names_of_groups else pd.DataFrame(),
     )
     result.by = result.shares(calibration)
     return result if labels is None else result.tell(labels)

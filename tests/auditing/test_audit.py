@@ -171,6 +171,18 @@ def test_each_language_has_a_share_and_probabilities_of_its_own():
     assert told.by["low"][0] <= wrong[weak].mean() <= told.by["high"][0]
 
 
+def test_rare_values_have_no_null_of_their_own():
+    rng, n = np.random.default_rng(3), 400
+    images = rng.normal(size=(n, 16))
+    captions = images + 0.5 * rng.normal(size=(n, 16))
+    by = [*["a rarer values"] * 150, *["b"] * 150, *map(str, range(100))]  # a name counts for nothing
+    audit = nclib.audit(images=images, captions=captions, by=by, progress=False)
+    assert audit.by["pairs"].tolist() == [150, 150, 100]
+    assert audit.inside["value"].tolist() == ["a rarer values", "b", "all"]
+    assert audit.inside["pairs"].iloc[-1] == 300
+    assert "100 of rare values" in audit.summary()
+
+
 def test_mistakes_within_a_value_show_against_exchanges_within_it():
     rng, n = np.random.default_rng(2), 1200
     kind = rng.integers(0, 6, n)
