@@ -180,7 +180,7 @@ class PretrainedCells(PictureReader):
         **tuning: Any,
     ) -> None:
         file = residual.file_in(folder) if kind == "resnet" else None
-        network = (
+        network: Any = (
             load(kind, folder, "image_folder", finetune=finetune)
             if file is None
             else residual.load(file, "image_folder")
