@@ -28,8 +28,11 @@ from sphinx.util.docutils import SphinxDirective
 
 log = logging.getLogger(__name__)
 WORDS = 200  # read in a minute
+HIDDEN_CODE = {"hide-input", "remove-input", "hide-cell", "remove-cell"}  # tags of cells
+HIDDEN_OUTPUT = {"hide-output", "remove-output", "hide-cell", "remove-cell"}
 REFERENCE = re.compile(r"\b(19|20)\d\d\b|arXiv")
 PNG = "image/png"
+NO_TEXT = re.compile(r"<(style|script|svg|details)\b.*?</\1>|<[^>]*>", re.DOTALL)  # of HTML
 CARD = """:::{{grid-item-card}} {title}
 :link: /notebooks/{name}
 :link-type: doc
@@ -79,10 +82,35 @@ def thumbnail(nb: Any) -> tuple[str, bytes] | None:
     return chosen[0][1:] if chosen else None
 
 
+def words(nb: Any) -> int:
+    """Return the number of words that a page shows: prose, code in view, text and tables below cells."""
+    every = (word for cell in nb.cells for text in texts(cell) for word in text.split())
+    return sum(any(map(str.isalnum, word)) for word in every)
+
+
+def texts(cell: Any) -> Iterator[str]:
+    """Yield the texts of a cell that a reader sees without a click."""
+    if cell.cell_type == "markdown":
+        yield plain(cell.source)
+        return
+    hidden = set(cell.metadata.get("tags", []))
+    if not hidden & HIDDEN_CODE:
+        yield cell.source
+    if hidden & HIDDEN_OUTPUT:
+        return
+    for output in cell.get("outputs", []):
+        data = output.get("data", {})
+        if output.output_type == "stream":
+            yield output.text
+        elif "text/html" in data:
+            yield html.unescape(NO_TEXT.sub(" ", data["text/html"]))
+        elif not any(kind.startswith("image/") for kind in data):
+            yield plain(data.get("text/markdown", data.get("text/plain", "")))
+
+
 def reading(nb: Any) -> str:
-    """Return how long a page takes to read, at 200 words of prose a minute, and its number of figures."""
-    prose = " ".join(plain(cell.source) for cell in nb.cells if cell.cell_type == "markdown")
-    minutes, drawn = max(1, round(len(prose.split()) / WORDS)), len(list(figures(nb)))
+    """Return how long a page takes to read, at 200 words a minute, and its number of figures."""
+    minutes, drawn = max(1, round(words(nb) / WORDS)), len(list(figures(nb)))
     return f"{minutes} min" + (f", {drawn} figure{'s' * (drawn != 1)}" if drawn else "")
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import html
 import json
+import os
 import pathlib
 import re
 from collections.abc import Mapping
@@ -69,7 +70,12 @@ def overlay(app: Sphinx, docname: str, source: list[str]) -> None:
 
 
 def shown(page: Any) -> Any:
-    """Return a notebook as its page shows it, changed in place: described figures, folded logs."""
+    """Return a notebook as its page shows it, changed in place: described figures, folded logs.
+
+    With ``SOLUTIONS=no`` in the environment the solutions of exercises are left out.
+    """
+    if os.environ.get("SOLUTIONS") == "no":
+        page.cells = [cell for cell in page.cells if not cell.get("id", "").startswith("solution-")]
     for cell in page.cells:
         if cell.cell_type == "code":
             cell.outputs = [folded(output) for output in cell.outputs]
