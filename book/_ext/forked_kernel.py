@@ -14,7 +14,7 @@ from typing import Any
 from jupyter_client import AsyncKernelManager
 
 PROCESSES = get_context("forkserver")
-PROCESSES.set_forkserver_preload(["ipykernel.kernelapp", "ncbook.chapters"])
+PROCESSES.set_forkserver_preload(["ipykernel.kernelapp", "ncbook.training"])
 
 
 def serve(arguments: list[str], environment: dict[str, str], folder: str) -> None:

@@ -212,7 +212,7 @@ def machine_line(run: Mapping[str, Any]) -> str:
 def comparison(mine: Mapping[str, Any]) -> list[str]:
     """Return a table in Markdown: a live run, and under it the recorded runs of its settings."""
     from ncbook import mean_text, recorded
-    from ncbook.chapters import as_preset
+    from ncbook.runs import as_preset
 
     settings, where, test = mine["settings"], mine["environment"], mine["metrics"]["test"]
     shared = ("method", "model", "dataset", "preset", "protocol", "mrate")

@@ -12,6 +12,8 @@ import pandas as pd
 
 from ncbook.layouts import DATA, DIRECTION, RECALL, Layout, layout_of
 
+ONLY_PRINTED = "nothing here was measured."
+
 PRINTED = (
     "retrieval",
     "category_map",
@@ -220,3 +222,9 @@ def anomaly_text(identifier: str) -> str:
     said = ", ".join(p for p in parts if p)
     why = "; ".join(p for p in (row["explanation"], row["note"]) if p)
     return f"{kind}: {row['method']}, {said}" + (f". {why}" if why else "")
+
+
+def wide(rows: pd.DataFrame, index: Any, columns: Any, value: str = "value") -> pd.DataFrame:
+    """Return printed values as numbers, in the order of print: ``columns`` beside each other."""
+    rows = rows.assign(number=rows[value].astype(float))
+    return rows.pivot_table(index=index, columns=columns, values="number", sort=False)

@@ -18,7 +18,7 @@ from nclib.runs.frame import frame_of, row
 from nclib.runs.record import RECALLS as OF_SUM
 from nclib.runs.record import Record
 from nclib.runs.store import Stored, find, stored
-from nclib.runs.variant import NAMED, shown, usual_settings
+from nclib.runs.variant import NAMED, in_words, shown, usual_settings
 
 RECORDED = Path(__file__).resolve().parents[1] / "results"  # the book's own records
 METRICS = ("seed", "rsum", "map_avg")
@@ -337,3 +337,41 @@ def _ensembles(table: pd.DataFrame) -> str:
 
 def _seeds(table: pd.DataFrame) -> str:
     return "seeds " + ", ".join(str(int(s)) for s in sorted(set(table["seed"].dropna())))
+
+
+def labelled(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return runs with a column ``label``: the method, of plain training also its loss."""
+    plain = "plain (" + runs["option.loss"].astype(str) + ")"
+    return runs.assign(label=runs["method"].where(runs["method"] != "plain", plain))
+
+
+def rows_of(runs: pd.DataFrame, rows: Mapping[str, tuple[str, dict[str, Any]]]) -> pd.DataFrame:
+    """Return the runs of an ablation's rows, with the row's name as ``label``.
+
+    Parameters
+    ----------
+    runs : DataFrame
+        From :func:`ncbook.recorded`.
+    rows : mapping
+        Name of a row to its method and the options in which it differs from the preset.
+    """
+    parts = []
+    for name, (method, options) in rows.items():
+        own = runs[runs["method"] == method]
+        if method == "plain":  # its loss names a row of its own
+            own = own[own["option.loss"] == options["loss"]]
+            options = {option: value for option, value in options.items() if option != "loss"}
+        parts.append(as_preset(own, **options).assign(label=name))
+    return pd.concat(parts, ignore_index=True)
+
+
+def as_preset(runs: pd.DataFrame, **options: Any) -> pd.DataFrame:
+    """Return the runs that differ from their preset in these options alone; plain training has any loss."""
+    free = runs["variant"].str.replace(r"(^|, )loss=\w+", "", regex=True).str.removeprefix(", ")
+    variant = runs["variant"].where(runs["method"] != "plain", free)
+    return runs[variant == in_words(options)]
+
+
+def devices(runs: pd.DataFrame) -> str:
+    """Return the devices on which runs were recorded."""
+    return ", ".join(sorted(set(runs["device"])))

@@ -163,7 +163,7 @@ def test_the_ledger_follows_the_captions_that_its_index_reads() -> None:
 
 
 def test_a_kernel_has_imported_what_chapters_need_and_ends_with_its_notebook(tree: Path, main: Any) -> None:
-    cell = "import os, sys\nprint('ncbook.chapters' in sys.modules, os.getpid(), os.getcwd())"
+    cell = "import os, sys\nprint('ncbook.training' in sys.modules, os.getpid(), os.getcwd())"
     nbformat.write(notebook(cell, "1 / 0"), tree / "notebooks" / "b.ipynb")
     with pytest.raises(RuntimeError):
         main(["b"])

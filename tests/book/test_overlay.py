@@ -183,7 +183,7 @@ def test_recorded_runs_of_the_same_settings_stand_under_the_live_one(
     runs = pd.DataFrame([{**means, "rsum": 200.0}, {**means, "rsum": 204.0}])
     asked: dict[str, Any] = {}
     monkeypatch.setattr("ncbook.recorded", lambda **where: asked.update(where) or runs)
-    monkeypatch.setattr("ncbook.chapters.as_preset", lambda runs: runs)
+    monkeypatch.setattr("ncbook.runs.as_preset", lambda runs: runs)
     table = comparison(mine)
     assert asked["mrate"] == 0.6
     assert len(table) == 4

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import torch
 from ncbook import demo
-from ncbook.chapters import finished, recall_table
 from ncbook.demo import Keep, is_stored, kept_arrays, opened, store, stored_runs, timed, trained
+from ncbook.training import finished, recall_table
 
 import nclib
 

@@ -33,7 +33,7 @@ def test_the_others_train_as_long_in_all_where_a_method_has_no_warm_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked: list[dict[str, object]] = []
-    monkeypatch.setattr(family.chapters, "beside", lambda *_, **own: asked.append(own))
+    monkeypatch.setattr(family.training, "beside", lambda *_, **own: asked.append(own))
     given = {"epochs": 6, "decay_every": 1}
     for method in ("rcl", "decl"):
         family.beside(family.stored(method).record, given, "none")

@@ -2,18 +2,18 @@
 
 import pandas as pd
 import pytest
-from ncbook import chapters
+from ncbook import chapters, compare, training
 from ncbook.chapters import l2rm, which_noise
 
 
 @pytest.fixture
 def pairs():
-    return chapters.training_pairs("l2rm", {"dataset": "planted", "mrate": 0.4, "seed": 1})
+    return training.training_pairs("l2rm", {"dataset": "planted", "mrate": 0.4, "seed": 1})
 
 
 def test_some_pairs_are_of_one_kind_and_of_different_pictures(pairs):
     for kind in (True, False):
-        rows = chapters.some_pairs(pairs, kind, 4)
+        rows = training.some_pairs(pairs, kind, 4)
         assert len(rows) == 4
         assert (pairs.noise.matched[rows] == kind).all()
         assert len(set(pairs.image_of.numpy()[rows])) == 4
@@ -30,7 +30,7 @@ def test_each_caption_of_a_chain_was_written_for_the_next_picture(pairs):
 def test_differences_over_rates_are_of_shared_seeds():
     rows = [("a", 0.2, 0, 10.0), ("b", 0.2, 0, 4.0), ("a", 0.2, 1, 11.0), ("b", 0.4, 0, 3.0)]
     runs = pd.DataFrame(rows, columns=["label", "mrate", "seed", "rsum"])
-    found = chapters.over_rates(runs, "a", "b")
+    found = compare.over_rates(runs, "a", "b")
     assert list(found) == [0.2]
     assert found[0.2].values == (6.0,)
     said = chapters.against(runs.assign(model="vse"), "a").data

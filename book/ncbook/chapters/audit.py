@@ -10,9 +10,9 @@ import pandas as pd
 from pandas.io.formats.style import Styler
 
 from ncbook import mean_text, recorded, show
-from ncbook.chapters import as_preset
 from ncbook.measurements import measurement
 from ncbook.notebook import measures
+from ncbook.runs import as_preset
 
 MEASURES = {
     "auroc": "AUROC", "ap": "average precision", "p100": "precision at 100", "recall": "recall, 20 % checked",

@@ -10,9 +10,9 @@ from matplotlib.figure import Figure
 from pandas.io.formats.style import Styler
 
 from ncbook import papers, show
-from ncbook.chapters import wide
 from ncbook.layouts import DIRECTION
 from ncbook.match import category_method
+from ncbook.papers import wide
 from nclib import Record, plots
 from nclib.runs import LoadedRun
 

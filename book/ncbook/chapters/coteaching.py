@@ -18,10 +18,11 @@ from pandas.io.formats.style import Styler
 from torch import Tensor
 
 from ncbook import show
-from ncbook.chapters import ONLY_PRINTED, Finished, family, say, training, wide
+from ncbook.chapters import family
 from ncbook.chapters.family import Views
 from ncbook.demo import timed
-from ncbook.papers import printed
+from ncbook.papers import ONLY_PRINTED, printed, wide
+from ncbook.training import Finished, say, training_epochs
 from nclib import losses, methods, plots
 from nclib.methods.ncr import predicted_correspondence, rectified_label
 from nclib.methods.parts.meta import MetaPairs
@@ -107,7 +108,7 @@ def validated() -> pd.DataFrame:
     """Return validation rSum of NCR's recorded runs on Flickr8K, epochs x (mismatch rate, seed)."""
     runs = family.rates(["ncr"])
     curves = {
-        (run["mrate"], run["seed"]): training(load_record(run["path"]))["val_rsum"]
+        (run["mrate"], run["seed"]): training_epochs(load_record(run["path"]))["val_rsum"]
         for _, run in runs[runs["label"] == "ncr"].iterrows()
     }
     return pd.DataFrame(curves).rename_axis(columns=["rate", "seed"])

@@ -13,11 +13,12 @@ from pandas.io.formats.style import Styler
 
 from ncbook import board, load_runs, recorded, show
 from ncbook.averaged import PLACES, RATES, against_averaged
-from ncbook.chapters import Finished, advice, as_preset, devices, labelled, rows_of, say, training
+from ncbook.chapters import advice
 from ncbook.chapters.photographs import gap_text, labelled_runs
 from ncbook.compare import Difference, mean_text, paired
 from ncbook.notebook import NOT_RUN, means, measures
-from ncbook.runs import select
+from ncbook.runs import as_preset, devices, labelled, rows_of, select
+from ncbook.training import Finished, say, training_epochs
 from nclib import plots
 from nclib.methods.crank import LEAST_COUNT
 
@@ -98,7 +99,7 @@ def ranked(run: Finished) -> Figure | None:
 
 def said(run: Finished) -> Markdown:
     """Say what was counted, and how well the ranking finds the wrong pairs."""
-    last, share = training(run.record).iloc[-1], float(run.last["share"])
+    last, share = training_epochs(run.record).iloc[-1], float(run.last["share"])
     counted = f"Counted: {share:.1%} of the pairs are wrong."
     if not np.isfinite(float(last.get("auc", np.nan))):
         return say(counted, "The truth of this run's pairs is not known, or none of them is wrong.")

@@ -12,11 +12,12 @@ from pandas.io.formats.style import Styler
 from scipy.stats import hypergeom
 
 from ncbook import mean_text, recorded, show
-from ncbook.chapters import VERDICTS, as_preset, say
-from ncbook.compare import by_seed, paired
+from ncbook.compare import SIGNS, by_seed, paired
 from ncbook.marks import WARMUP
 from ncbook.measurements import measurement
 from ncbook.notebook import measures
+from ncbook.runs import as_preset
+from ncbook.training import say
 from nclib import data, plots
 from nclib.data import Split
 from nclib.noise import Mismatch
@@ -315,7 +316,7 @@ def say_targets(epochs: pd.DataFrame) -> None:
         found = {words: by_seed(ours[name] - theirs[name]) for name, words in measures.items()}
         if label != base and all(d.n for d in found.values()):
             said = [
-                f"{words} {d.short}{f', {VERDICTS[d.sign]}' if d.n > 1 else ''}" for words, d in found.items()
+                f"{words} {d.short}{f', {SIGNS[d.sign]}' if d.n > 1 else ''}" for words, d in found.items()
             ]
             single = all(d.n == 1 for d in found.values())
             print(
@@ -331,7 +332,7 @@ def rematching_said(epochs: pd.DataFrame) -> Markdown:
         ours, theirs = (part[part["label"] == f"{name}{division}"] for name in ("L2RM", "dropped"))
         val, test = (by_seed(ours[name] - theirs[name]) for name in ("val", "test"))
         if val.n and test.n:
-            verdict = f"**{VERDICTS[val.sign]}**" if val.n > 1 else "one seed"
+            verdict = f"**{SIGNS[val.sign]}**" if val.n > 1 else "one seed"
             numbers = f"{val.short} points of rSum on validation, {test.short} on test"
             said.append(f"With {words}, rematching against dropping is {verdict}: {numbers}.")
     return say(*said)

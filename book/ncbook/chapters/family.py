@@ -13,10 +13,11 @@ from IPython.display import Markdown, display
 from matplotlib.figure import Figure
 
 import nclib
-from ncbook import chapters
-from ncbook.chapters import Finished, photographs, say, some_pairs, training, training_pairs
+from ncbook import training
+from ncbook.chapters import photographs
 from ncbook.compare import paired
 from ncbook.demo import is_stored, stored_runs
+from ncbook.training import Finished, say, some_pairs, training_epochs, training_pairs
 from nclib import plots
 from nclib.common.options import check
 from nclib.runs import Record
@@ -64,7 +65,7 @@ def problem(method: str, given: Mapping[str, Any], notes: Sequence[str] = ()) ->
     """Draw two right and two wrong training pairs of a run, with a note under each."""
     pairs = training_pairs(method, given)
     rows = np.concatenate([some_pairs(pairs, flag, 2, given["seed"]) for flag in (True, False)])
-    return chapters.drawn_pairs(pairs, rows.tolist(), notes)
+    return training.drawn_pairs(pairs, rows.tolist(), notes)
 
 
 def _stored_record(method: str) -> Record | None:
@@ -77,7 +78,7 @@ def _stored_record(method: str) -> Record | None:
 def stored(method: str) -> Finished | None:
     """Return the stored run of a method, opened; None where the store does not have it."""
     record = _stored_record(method)
-    return chapters.finished(record) if record else None
+    return training.finished(record) if record else None
 
 
 def inside(method: str, view: Callable[[Finished], Any]) -> Any:
@@ -89,7 +90,7 @@ def inside(method: str, view: Callable[[Finished], Any]) -> Any:
 def said(method: str, *sentences: str) -> Markdown:
     """Say what a method's stored run knows at its end; ``{name}`` in a sentence is a diagnostic."""
     run = stored(method)
-    last = training(run.record).iloc[-1] if run else {}
+    last = training_epochs(run.record).iloc[-1] if run else {}
     return say(*(sentence.format(**last) for sentence in sentences if run))
 
 
@@ -110,7 +111,7 @@ def beside(record: Record, given: Mapping[str, Any], mode: str) -> dict[str, Rec
     if not record.settings["warmup_epochs"]:
         warm = nclib.resolve("plain").schedule.warmup_epochs
         shorter = {k: max(1, given[k] - warm) for k in ("epochs", "decay_every") if k in given}
-    return chapters.beside(record, given, mode, **shorter)
+    return training.beside(record, given, mode, **shorter)
 
 
 def rates(methods: Sequence[str]) -> pd.DataFrame:

@@ -13,8 +13,8 @@ from matplotlib.figure import Figure
 from sklearn.manifold import TSNE
 
 from ncbook import play
-from ncbook.chapters import Finished, finished
 from ncbook.demo import stored_runs
+from ncbook.training import Finished, finished
 from nclib import plots
 from nclib.data import Split
 from nclib.runs import TrainedModel

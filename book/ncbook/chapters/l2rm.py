@@ -10,8 +10,9 @@ from matplotlib.figure import Figure
 from pandas.io.formats.style import Styler
 
 from ncbook import recorded, show
-from ncbook.chapters import Finished, as_preset, drawn_pairs, labelled, over_rates, say, training
-from ncbook.compare import by_seed
+from ncbook.compare import by_seed, over_rates
+from ncbook.runs import as_preset, labelled
+from ncbook.training import Finished, drawn_pairs, say, training_epochs
 from nclib import Record, plots
 from nclib.runs import load_record
 from nclib.runs.noisy_pairs import NoisyPairs
@@ -57,7 +58,7 @@ def problem(pairs: NoisyPairs, seed: int) -> Figure | None:
 
 def division_said(record: Record) -> Markdown:
     """Say how well the last division of a run tells matched from mismatched pairs."""
-    curve = training(record)
+    curve = training_epochs(record)
     if "auc" not in curve or not np.isfinite(curve["auc"].astype(float)).any():
         return say("The truth of this run's pairs is not known, so the division cannot be judged.")
     first, last = curve.iloc[0].astype(float, errors="ignore"), curve.iloc[-1]
@@ -71,7 +72,7 @@ def division_said(record: Record) -> Markdown:
 
 def rematching_said(record: Record) -> Markdown:
     """Say how true the captions found in the last epoch are, here and over the recorded runs."""
-    last = training(record).iloc[-1]
+    last = training_epochs(record).iloc[-1]
     names = ("rematch_relevance", "given_relevance", "best_relevance", "chance_relevance")
     if not set(names) <= set(last.index) or last[list(names)].isna().any():
         return say(

@@ -18,10 +18,10 @@ from matplotlib.transforms import Bbox
 from pandas.io.formats.style import Styler
 
 from ncbook import recorded, show
-from ncbook.chapters import ONLY_PRINTED, words_of
 from ncbook.demo import timed
 from ncbook.measurements import made, measurement
-from ncbook.papers import printed
+from ncbook.papers import ONLY_PRINTED, printed
+from ncbook.training import words_of
 from nclib import Record, losses, models, plots
 from nclib.data import Split
 from nclib.models.cross import word_attention

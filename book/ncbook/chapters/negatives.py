@@ -9,8 +9,8 @@ from matplotlib.figure import Figure
 from pandas.io.formats.style import Styler
 
 from ncbook import show
-from ncbook.chapters import Finished, kind_of_pair, say
 from ncbook.chapters.family import Views
+from ncbook.training import Finished, kind_of_pair, say
 from nclib import plots
 from nclib.methods.crcl import CRCL, CRCLOptions
 from nclib.methods.decl import published_warmup

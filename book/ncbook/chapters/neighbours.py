@@ -7,8 +7,8 @@ import torch
 from IPython.display import Markdown
 from matplotlib.figure import Figure
 
-from ncbook.chapters import Finished, say, training
 from ncbook.chapters.family import Views
+from ncbook.training import Finished, say, training_epochs
 from nclib import plots
 from nclib.methods.coteaching import threshold_division
 from nclib.methods.cream import SETS
@@ -86,7 +86,7 @@ def constant_head(classes: int, weight: float = 10.0) -> tuple[float, float]:
 
 def votes_said(run: Finished) -> Markdown:
     """Say how many pseudo-classes the votes name, and how near the head is to one that is constant."""
-    curve = training(run.record).reindex(columns=["classes_used", "loss_classes", "loss_entropy"])
+    curve = training_epochs(run.record).reindex(columns=["classes_used", "loss_classes", "loss_entropy"])
     first, (last, target, spread) = curve["classes_used"].iloc[0], curve.iloc[-1].astype(float)
     classes, weight = (run.options[name] for name in ("classes", "entropy_weight"))
     return say(

@@ -14,8 +14,8 @@ from torch import Tensor
 
 import nclib
 from ncbook import RECORDED, mean_text, show
-from ncbook.chapters import VERDICTS, say, words_of
-from ncbook.compare import by_seed
+from ncbook.compare import SIGNS, by_seed
+from ncbook.training import say, words_of
 from nclib import Record, ot, plots
 from nclib.common.options import defaults
 from nclib.data import Dataset
@@ -86,7 +86,7 @@ def types_said(given: Mapping[str, Any]) -> Markdown:
     for name in sums.columns.drop(NAMES["partial_ot"]):
         d = by_seed(sums[NAMES["partial_ot"]] - sums[name])
         if d.n > 1:
-            found[VERDICTS[d.sign]].append(name)
+            found[SIGNS[d.sign]].append(name)
     parts = [f"{word}: {', '.join(names)}" for word, names in found.items() if names]
     if not parts:
         return say("There are no recorded runs with these settings.")

@@ -20,9 +20,9 @@ from pandas.io.formats.style import Styler
 from torch import Tensor
 
 from ncbook import show
-from ncbook.chapters import say, words_of
 from ncbook.chapters.omit import NAMES
 from ncbook.demo import opened, timed
+from ncbook.training import say, words_of
 from nclib import Record, plots
 from nclib.data import Dataset, Split
 from nclib.evaluation import recall

@@ -11,7 +11,7 @@ from pandas.io.formats.style import Styler
 from sklearn.metrics import confusion_matrix
 
 from ncbook import show
-from ncbook.chapters import kind_of_pair
+from ncbook.training import kind_of_pair
 from nclib import Record, Rule, plots
 from nclib.plots import labels
 from nclib.runs import LoadedRun

@@ -11,11 +11,10 @@ from pandas.io.formats.style import Styler
 
 from ncbook import recorded, show
 from ncbook.board import ALONE, AVERAGED, CHOSEN, DATA_NAMES, REAL
-from ncbook.chapters import as_preset, devices, labelled, rows_of
 from ncbook.compare import Difference, by_seed, mean_text
 from ncbook.marks import REMARKED, WARMUP, in_warmup, marks_of
 from ncbook.notebook import NOT_RUN, means
-from ncbook.runs import Runs, select
+from ncbook.runs import Runs, as_preset, devices, labelled, rows_of, select
 from ncbook.temperature import WHERE, WITH_SOFTMAX, chosen
 from nclib import plots
 

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 
-from ncbook.chapters import Finished
 from ncbook.chapters.family import Views
+from ncbook.training import Finished
 from nclib import plots
 from nclib.methods.parts.replacing import relevance_of
 

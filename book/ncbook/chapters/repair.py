@@ -15,10 +15,11 @@ from pandas.io.formats.style import Styler
 from torch import Tensor
 
 import nclib
-from ncbook import chapters, recorded, show
-from ncbook.chapters import Finished, gains, kind_of_pair, say, training
+from ncbook import recorded, show, training
+from ncbook.chapters import gains
 from ncbook.measurements import made, measurement
 from ncbook.papers import printed
+from ncbook.training import Finished, kind_of_pair, say, training_epochs
 from nclib import Record, plots
 from nclib.methods.parts.bank import FeatureBank
 from nclib.methods.parts.replacing import relevance_of
@@ -62,13 +63,13 @@ def drawn_ranks(name: str) -> tuple[np.ndarray, np.ndarray, float]:
 
 def problem(pairs: NoisyPairs, seed: int) -> Figure | None:
     """Draw wrong pairs, each of which has a usable picture and a usable caption."""
-    rows = chapters.some_pairs(pairs, False, 4, seed)
-    return chapters.drawn_pairs(pairs, rows.tolist(), ["both halves are real, only not together"] * len(rows))
+    rows = training.some_pairs(pairs, False, 4, seed)
+    return training.drawn_pairs(pairs, rows.tolist(), ["both halves are real, only not together"] * len(rows))
 
 
 def seen_said(run: Finished) -> Markdown:
     """Say whether losses or ranks know more of the truth, and how the two change over the epochs."""
-    curve = training(run.record)
+    curve = training_epochs(run.record)
     if "rc_auc" not in curve or not np.isfinite(float(curve["rc_auc"].iloc[-1])):
         return say("This variant makes no rank correlations, or the truth of these pairs is not known.")
     first, last = curve.iloc[0], curve.iloc[-1]
@@ -86,7 +87,7 @@ def seen_said(run: Finished) -> Markdown:
 
 def replaced_said(run: Finished) -> Markdown:
     """Say how true the pairs are before and after half-replacing."""
-    last = training(run.record).iloc[-1]
+    last = training_epochs(run.record).iloc[-1]
     if "new_relevance" not in last or not np.isfinite(float(last["new_relevance"] or np.nan)):
         return say("Nothing was replaced in the last epoch, or these data cannot tell how true a caption is.")
     return say(

@@ -21,8 +21,9 @@ from sklearn.metrics import confusion_matrix
 from sklearn.preprocessing import StandardScaler
 
 from ncbook import means, show
-from ncbook.chapters import cost_of, devices, over_rates, recorded_or_run, say, verdicts
-from ncbook.runs import select
+from ncbook.compare import over_rates, verdicts
+from ncbook.runs import devices, select
+from ncbook.training import cost_of, recorded_or_run, say
 from nclib import Record, data, plots, resolve
 from nclib.evaluation import precision_at_k
 from nclib.label_noise.parts import correction

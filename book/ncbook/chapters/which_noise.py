@@ -16,8 +16,9 @@ from pandas.io.formats.style import Styler
 from scipy.stats import binom, kendalltau
 
 from ncbook import mean_text, recorded, show
-from ncbook.chapters import ONLY_PRINTED, as_preset, labelled, say, wide
-from ncbook.papers import printed
+from ncbook.papers import ONLY_PRINTED, printed, wide
+from ncbook.runs import as_preset, labelled
+from ncbook.training import say
 from nclib import data, plots
 from nclib.data import Split
 from nclib.noise import Mismatch, auc

@@ -10,10 +10,10 @@ from matplotlib.figure import Figure
 from pandas.io.formats.style import Styler
 
 from ncbook import board, means, recorded, show
-from ncbook.chapters import devices, over_rates, verdicts
 from ncbook.chapters.category_baselines import FAMILIES, UNLABELLED, printed_map
-from ncbook.compare import Difference
+from ncbook.compare import Difference, over_rates, verdicts
 from ncbook.notebook import NOT_RUN
+from ncbook.runs import devices
 from nclib.plots import labels
 
 MAIN = ("uot_rcl", "mrl", "elrcmr", "deep_sm", "sdml", "dscmr")  # drawn, the lead method first

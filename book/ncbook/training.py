@@ -1,0 +1,305 @@
+"""A run that a notebook trains, or takes from the store: its pairs, its epochs, its results beside others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from IPython.display import Markdown
+from matplotlib.figure import Figure
+from pandas.io.formats.style import Styler
+
+import nclib
+from ncbook.compare import mean_text
+from ncbook.demo import is_stored, kept_arrays, opened, source_of, trained
+from ncbook.marks import WARMUP, in_warmup
+from ncbook.notebook import show
+from ncbook.runs import as_preset, recorded, recorded_run
+from nclib import plots
+from nclib.common.options import rules
+from nclib.data import Dataset, Split
+from nclib.noise import Mismatch
+from nclib.runs import experiment_of, resolve
+from nclib.runs.noisy_pairs import NoisyPairs
+from nclib.runs.pair_trainer import PairTrainer
+from nclib.runs.record import RECALLS, Record
+
+METRICS = {"pairs": ("rsum", "rSum", 1), "labels": ("map_avg", "mAP", 3)}  # of a task: key, name, decimals
+ONE = " (one network)"  # ends the label of what one network of an ensemble reaches alone
+
+
+@dataclass(frozen=True, eq=False)
+class Finished:
+    """A finished run with its weights, its data and what it kept of every epoch."""
+
+    record: Record
+    trainer: PairTrainer  # with the weights of the selected epoch; of a stored run where a figure needs them
+    dataset: Dataset
+    matched: np.ndarray  # whether a training pair is really matched, (N,)
+    kept: dict[int, dict[str, np.ndarray]]  # arrays of every training epoch, by its number
+
+    @property
+    def last(self) -> dict[str, np.ndarray]:
+        """Arrays of the last training epoch."""
+        return self.kept[max(self.kept)]
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Options of the run's method."""
+        return dict(self.record.settings["method_options"])
+
+    @property
+    def image_of(self) -> np.ndarray:
+        """Picture of each training pair, int, (N,)."""
+        return self.trainer.pairs.image_of.numpy()
+
+
+def finished(record: Record) -> Finished:
+    """Open a run on pairs, finished here or stored, for figures that look inside."""
+    run = opened(record)
+    return Finished(record, run.trainer, run.dataset, run.noise.matched, kept_arrays(record))
+
+
+def training_pairs(method: str, given: Mapping[str, Any]) -> NoisyPairs:
+    """Return the training pairs of a run with their noise, before anything is trained."""
+    settings = nclib.resolve(method, **given)
+    run = settings.run
+    train = nclib.data.load(run.dataset, **settings.data_options).train
+    if run.noise_file:
+        each = train.captions_per_image
+        noise = Mismatch.from_file(run.noise_file, train.image_of, captions_per_image=each)
+    else:
+        noise = Mismatch.draw(train.image_of, run.mrate or 0.0, seed=run.seed, protocol=run.protocol)
+    return NoisyPairs(train, noise)
+
+
+def some_pairs(pairs: NoisyPairs, matched: bool, n: int, seed: int = 0) -> np.ndarray:
+    """Return the rows of up to ``n`` random pairs that are really matched, or are not."""
+    rows = np.random.default_rng(seed).permutation(np.flatnonzero(pairs.noise.matched == matched))
+    first = np.unique(pairs.image_of.numpy()[rows], return_index=True)[1]  # a picture once
+    return rows[np.sort(first)[:n]]
+
+
+def drawn_pairs(pairs: NoisyPairs, rows: Sequence[int], notes: Sequence[str] = ()) -> Figure | None:
+    """Draw pairs as they are given, with a tick or a cross by the truth and a note under each."""
+    split = pairs.split
+    if not (split.has_pictures and len(rows)):
+        return None
+    lines = []
+    for k, row in enumerate(rows):
+        true = bool(pairs.noise.matched[row])
+        mark, colour = ("✓ ", plots.MATCHED) if true else ("✗ ", plots.MISMATCHED)
+        note = [(notes[k], "#444444")] if notes else []
+        lines.append([(mark + split.captions.text(row), colour), *note])
+    return plots.captioned_pictures(split, [int(pairs.image_of[row]) for row in rows], lines, columns=2)
+
+
+def kind_of_pair(matched: bool) -> tuple[str, str]:
+    """Return the words for a pair that is really matched, or is not, and their colour."""
+    return ("matched", plots.MATCHED) if matched else ("mismatched", plots.MISMATCHED)
+
+
+def words_of(split: Split, caption: int) -> list[str]:
+    """Return the words of a caption, start and end token included."""
+    names = split.captions.vocabulary.words
+    return [names[i].strip("<>") for i in split.captions.ids(caption)]
+
+
+def beside(
+    record: Record, given: Mapping[str, Any], mode: str, others: Sequence[str] = ("plain", "l2rm"), **own: Any
+) -> dict[str, Record]:
+    """Return this run and others with the same data, noise, model, seed and schedule, and print their rSum.
+
+    Parameters
+    ----------
+    record, given : Record, mapping
+        This run, and the parameters that were given for it.
+    mode : {"auto", "train", "none"}
+        ``auto`` takes recorded runs and trains the first of ``others`` where none is recorded; ``train``
+        trains all; ``none`` takes no others.
+    others : sequence of str
+        Methods beside it.
+    **own
+        Parameters of the others that differ, such as a schedule of their own.
+
+    Returns
+    -------
+    dict
+        Method name to its record, this run first.
+    """
+    method = record.settings["method"]
+    same = {**experiment_of(method).shared(given), **own}
+    compared, origin = {method: record}, {method: "this run"}
+    for other in others if mode != "none" else ():
+        found = recorded_run(other, **same) if mode == "auto" else None
+        if found is not None:
+            compared[other], origin[other] = found, f"recorded on {found.environment['device']}"
+        elif other == others[0] or mode == "train":
+            found = trained(other, source_of(record), **same)
+            compared[other], origin[other] = found, "stored" if is_stored(found) else "trained now"
+    for other, found in compared.items():
+        early = ", tested in its warm-up" if tested_early(found) else ""
+        print(f"{other}, {origin[other]}: rSum {found.metrics['test']['rsum']:.1f}{early}")
+    if "single" in record.metrics:
+        single = record.metrics["single"]["rsum"]
+        print(f"one network of {method} alone, mean of both: rSum {single:.1f}")
+    return compared
+
+
+def training_epochs(record: Record) -> pd.DataFrame:
+    """Return what a run logged of its training epochs, warm-up left out, by epoch."""
+    return pd.DataFrame([row for row in record.curves if row["phase"] == "training"]).set_index("epoch")
+
+
+def by_epoch(record: Record, names: Mapping[str, str] | Sequence[str], name: str, caption: str) -> Styler:
+    """Show diagnostics of the training epochs, one column per epoch; those that are missing are left out.
+
+    ``names`` may be a mapping from diagnostics to what the table calls them.
+    """
+    curve = training_epochs(record)
+    curve = curve[[c for c in names if c in curve]].astype(float)
+    curve = curve.rename(columns=dict(names) if isinstance(names, Mapping) else {})
+    shown = show(curve.T, name, caption, digits=3, missing="–")
+    # counts, or means of two
+    whole = [c for c in curve if (curve[c].dropna() % 0.5 == 0).all() and curve[c].max() > 1]
+    return shown.format("{:,.0f}", na_rep="–", subset=pd.IndexSlice[whole, :])
+
+
+def settings_table(record: Record) -> Styler:
+    """Show schedule and options of a run beside those of the preset ``paper``, with their meaning."""
+    given = {**record.settings, **record.settings["method_options"]}
+    paper = resolve(
+        given["method"], dataset=given["dataset"], preset="paper", data_options=given["data_options"]
+    )
+    rows = {}
+    for group in (paper.schedule, paper.method_options):
+        values = asdict(group)
+        for name, rule in rules(type(group)).items():
+            rows[name] = {"here": given[name], "paper": values[name], "meaning": rule.help}
+    table = pd.DataFrame(rows).T.map(lambda value: f"{value:g}" if isinstance(value, float) else str(value))
+    caption = f"Settings of this run (preset {given['preset']}) and of the preset paper"
+    return show(table, "settings", caption)
+
+
+def you_ran(record: Record) -> Markdown:
+    """Say what was run, what came out, and what the book has recorded at the same place."""
+    s, own = record.settings, record.metrics["test"]["rsum"]
+    where = {k: s[k] for k in ("method", "model", "dataset", "preset", "protocol", "mrate")}
+    stored = recorded(**where)
+    stored = as_preset(stored) if len(stored) else stored
+    place = f"{s['dataset']}, model `{s['model']}`, mismatch rate {s['mrate']:g}"
+    ran = (
+        f"You ran `{s['method']}` on {place}, seed {s['seed']}: rSum **{own:.1f}** of 600 on the "
+        "test pictures."
+    )
+    if stored.empty:
+        return say(ran, "The book has no recorded runs at this place.")
+    values = list(stored["rsum"])
+    usual = "The book's runs there, with the preset's own settings and different seeds, have"
+    return say(ran, f"{usual} {mean_text(values)}.")
+
+
+def recall_bars(compared: Mapping[str, Record]) -> Figure:
+    """Draw the six recalls of the compared runs; of an ensemble, one network alone comes first."""
+    first, record = next(iter(compared.items()))
+    alone = {first + ONE: record.metrics["single"]} if "single" in record.metrics else {}
+    return plots.recall_bars({**alone, **compared})
+
+
+def recall_table(compared: Mapping[str, Record], run: Finished) -> Styler:
+    """Show recalls, selected epoch and cost of the compared runs; the caption describes ``run``."""
+    ensemble = any("single" in r.metrics for r in compared.values())
+    rows = {}
+    for name, r in compared.items():
+        test = r.metrics["test"]
+        rows[name] = {"rSum": test["rsum"]}
+        if ensemble:
+            rows[name]["rSum, one network"] = r.metrics.get("single", test)["rsum"]
+            rows[name]["networks"] = 1 + ("single" in r.metrics)
+        rows[name] |= {k: test[k] for k in RECALLS}
+        best = f"{r.best_epoch} {WARMUP}" if tested_early(r) else r.best_epoch
+        rows[name] |= {"best epoch": best, "epochs in all": len(r.curves)} | cost_of(r)
+    record, s = run.record, run.record.settings
+    caption = (
+        f"Measured: {record.data['name']}, preset {s['preset']}, model {s['model']}, seed {s['seed']}, "
+        f"{'' if ensemble else 'one model, '}best epoch on {record.data['val_images']} validation pictures, "
+        f"{record.data['test_images']} test pictures. Noise: {run.trainer.pairs.noise.describe()}"
+    )
+    return show(pd.DataFrame(rows), "recalls", caption, digits=1)
+
+
+def tested_early(record: Record) -> bool:
+    """Tell whether a run was tested at an epoch of its warm-up, see :func:`ncbook.marks.in_warmup`."""
+    return bool(in_warmup(pd.DataFrame([{**record.settings, "best_epoch": record.best_epoch}])).iloc[0])
+
+
+def cost_of(record: Record) -> dict[str, Any]:
+    """Return seconds and device of a run, as rows or columns of a table."""
+    return {"seconds": record.cost["seconds"], "on": record.environment["device"]}
+
+
+def say(*sentences: str) -> Markdown:
+    """Return sentences computed from records as a paragraph of the page; empty ones are left out."""
+    return Markdown(" ".join(s for s in sentences if s))
+
+
+def recorded_or_run(method: str, beside: Record, **values: Any) -> Record:
+    """Return the recorded run with exactly these parameters of :func:`nclib.run`, or make it now.
+
+    Beside a stored run it is taken from the store, and nothing is trained.
+    """
+    return recorded_run(method, **values) or trained(method, source_of(beside), progress=False, **values)
+
+
+def changed(
+    method: str,
+    record: Record,
+    given: Mapping[str, Any],
+    *,
+    of: str = "",
+    same: Mapping[str, Any] | None = None,
+    also: Sequence[str] = (),
+    **own: Any,
+) -> Styler | None:
+    """Train a changed method as a run was trained, and show both.
+
+    Parameters
+    ----------
+    method : str
+        The changed method, which a cell has registered; a stored run of it is shown beside a stored one.
+    record, given : Record, mapping
+        The run of the chapter, and the parameters that were given for it.
+    of : str
+        Method that is changed; where ``record`` is of another one, nothing is trained.
+    same : mapping, optional
+        Parameters of both runs that differ from ``given``: a recorded run takes the place of the chapter's.
+    also : sequence of str
+        Diagnostics to show.
+    **own
+        Parameters of the changed run that differ.
+    """
+    made = record.settings["method"]
+    if of and made != of:
+        print(f"this cell changes {of}: it trains beside a run of {of} (-p method {of})")
+        return None
+    given = {**given, **(same or {})}
+    published = recorded_or_run(made, record, **given) if same else record
+    other = trained(method, source_of(record), progress=False, **{**given, **own})
+    key, name, digits = METRICS[record.task]
+    rows = {
+        label: {
+            f"{name}, selected epoch": one.metrics["test"][key],
+            f"{name}, last epoch": one.metrics.get("last", {}).get(key),
+            **{what: one.diagnostics.get(what) for what in also},
+            "selected epoch": str(one.best_epoch),
+        }
+        for label, one in (("unchanged", published), ("changed", other))
+    }
+    rate, s = other.noise_rate, published.settings
+    noise = f"{rate:.0%} of the {record.task} wrong" if rate else f"no wrong {record.task}"
+    where = ", ".join(filter(None, (s["dataset"], s.get("model"), noise, f"seed {s['seed']}")))
+    caption = f"Measured: one run each, {where}"
+    return show(pd.DataFrame(rows).T, "changed", caption, digits=digits, missing="–")
