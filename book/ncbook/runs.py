@@ -13,6 +13,7 @@ import pandas as pd
 
 import nclib
 from nclib.common.files import digest
+from nclib.plots import NAMES as READERS
 from nclib.runs.collapse import CURVES, collapse
 from nclib.runs.frame import frame_of, row
 from nclib.runs.record import RECALLS as OF_SUM
@@ -375,3 +376,28 @@ def as_preset(runs: pd.DataFrame, **options: Any) -> pd.DataFrame:
 def devices(runs: pd.DataFrame) -> str:
     """Return the devices on which runs were recorded."""
     return ", ".join(sorted(set(runs["device"])))
+
+
+def named(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return the runs that have the options of their preset, with a column ``label`` for readers.
+
+    Parameters
+    ----------
+    runs : DataFrame
+        From :func:`recorded`.
+
+    Returns
+    -------
+    DataFrame
+        ``label`` is the method, of plain training its loss (:data:`nclib.plots.NAMES`). L2RM with its wrong
+        pairs left out is "L2RM without rematching".
+
+    Examples
+    --------
+    >>> runs = named(recorded(dataset="f8k", preset="standard", mrate=0.6))
+    >>> {"L2RM", "InfoNCE", "linear"} <= set(runs["label"])
+    True
+    """
+    rows = {"l2rm, dropped": ("l2rm", {"rematch_weight": 0})}
+    found = pd.concat([labelled(as_preset(runs)), rows_of(runs, rows)], ignore_index=True)
+    return found.assign(label=found["label"].replace({label: name for name, label in READERS.items()}))

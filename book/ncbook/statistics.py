@@ -10,14 +10,16 @@ value.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 
-from ncbook.compare import LEVEL, Difference
+from ncbook.compare import LEVEL, Difference, paired
 
 LEAST = 3  # seeds of a difference that is judged
+VERDICTS = {"above": "▲", "below": "▼", "level": "=", "not judged": ""}  # in a table
 REFUSED = 0.01  # p value of the test of equal variances below which deviations are not pooled
 
 
@@ -153,3 +155,47 @@ def not_told_apart(values: Mapping[str, Mapping[int, float]]) -> list[str]:
 
     found = judged({name: minus(name) for name in ranked[1:]})
     return [ranked[0], *(name for name in ranked[1:] if found[name].sign == "level")]
+
+
+def differences(
+    runs: pd.DataFrame,
+    ours: str,
+    by: Sequence[str] = ("mrate",),
+    *,
+    value: str = "rsum",
+    digits: int = 1,
+) -> pd.DataFrame:
+    """Return a metric of one label minus that of each other one, judged by the rule of this module.
+
+    Parameters
+    ----------
+    runs : DataFrame
+        One row per run, with columns ``label`` and ``seed``, as :func:`ncbook.named` returns.
+    ours : str
+        Label whose gains are taken.
+    by : sequence of str
+        Columns of a place, such as data set and mismatch rate: its differences are judged together.
+    value : str
+        The metric.
+    digits : int
+        Decimals in text.
+
+    Returns
+    -------
+    DataFrame
+        One row per place and other label, with the columns of :class:`Judged` and ``text``: mean, interval,
+        number of seeds, ``▲``, ``▼`` or ``=`` where it is judged, and the marks of the runs.
+    """
+    rows = []
+    for place, part in runs.groupby(list(by), sort=True):
+        labels = {str(label): group for label, group in part.groupby("label", sort=False)}
+        own = labels.pop(ours, part.iloc[:0])
+        found = {label: paired(own, group, value, digits=digits) for label, group in labels.items()}
+        found = {label: d for label, d in found.items() if d.n}
+        for label, one in judged(found).items():
+            cells = [f"{one.mean:+.{digits}f}", f"({one.n})", VERDICTS[one.sign], *found[label].marks]
+            if one.n >= LEAST:
+                cells.insert(1, f"[{one.low:+.{digits}f}, {one.high:+.{digits}f}]")
+            text = " ".join(filter(None, cells))
+            rows.append(dict(zip(by, place, strict=True)) | {"label": label, **one._asdict(), "text": text})
+    return pd.DataFrame(rows, columns=[*by, "label", *Judged._fields, "text"])

@@ -15,7 +15,7 @@ from pandas.io.formats.style import Styler
 import nclib
 from ncbook.compare import mean_text
 from ncbook.demo import is_stored, kept_arrays, opened, source_of, trained
-from ncbook.marks import WARMUP, in_warmup
+from ncbook.marks import WARMUP, explained, in_warmup, marks_of
 from ncbook.notebook import show
 from ncbook.runs import as_preset, recorded, recorded_run
 from nclib import plots
@@ -28,6 +28,7 @@ from nclib.runs.pair_trainer import PairTrainer
 from nclib.runs.record import RECALLS, Record
 
 METRICS = {"pairs": ("rsum", "rSum", 1), "labels": ("map_avg", "mAP", 3)}  # of a task: key, name, decimals
+OF_CLOSED = ("dataset", "preset", "mrate", "protocol", "seed", "noise_file", "data_options", "device", "out")
 ONE = " (one network)"  # ends the label of what one network of an ensemble reaches alone
 
 
@@ -109,7 +110,11 @@ def words_of(split: Split, caption: int) -> list[str]:
 
 
 def beside(
-    record: Record, given: Mapping[str, Any], mode: str, others: Sequence[str] = ("plain", "l2rm"), **own: Any
+    record: Record,
+    given: Mapping[str, Any],
+    mode: str,
+    others: Sequence[str] = ("InfoNCE", "linear"),
+    **own: Any,
 ) -> dict[str, Record]:
     """Return this run and others with the same data, noise, model, seed and schedule, and print their rSum.
 
@@ -118,34 +123,39 @@ def beside(
     record, given : Record, mapping
         This run, and the parameters that were given for it.
     mode : {"auto", "train", "none"}
-        ``auto`` takes recorded runs and trains the first of ``others`` where none is recorded; ``train``
-        trains all; ``none`` takes no others.
+        ``auto`` takes recorded runs and trains what is not recorded; beside a stored run it leaves that out,
+        except for the first of ``others``. ``train`` trains all; ``none`` takes no others.
     others : sequence of str
-        Methods beside it.
+        Methods and plain losses, by their names in :data:`nclib.plots.NAMES` or as in :func:`nclib.run`. The
+        closed form ``linear`` has no model and no schedule.
     **own
         Parameters of the others that differ, such as a schedule of their own.
 
     Returns
     -------
     dict
-        Method name to its record, this run first.
+        Name to record, this run first.
     """
-    method = record.settings["method"]
+    method, store = record.settings["method"], source_of(record)
     same = {**experiment_of(method).shared(given), **own}
-    compared, origin = {method: record}, {method: "this run"}
-    for other in others if mode != "none" else ():
-        found = recorded_run(other, **same) if mode == "auto" else None
+    ours = next((name for name, label in plots.NAMES.items() if label == method), method)
+    compared, origin = {ours: record}, {ours: "this run"}
+    for name in others if mode != "none" else ():
+        other, _, loss = plots.NAMES.get(name, name).removesuffix(")").partition(" (")
+        values = {k: v for k, v in same.items() if other != "linear" or k in OF_CLOSED}
+        values |= {"loss": loss} if loss else {}
+        found = recorded_run(other, **values) if mode == "auto" else None
         if found is not None:
-            compared[other], origin[other] = found, f"recorded on {found.environment['device']}"
-        elif other == others[0] or mode == "train":
-            found = trained(other, source_of(record), **same)
-            compared[other], origin[other] = found, "stored" if is_stored(found) else "trained now"
-    for other, found in compared.items():
-        early = ", tested in its warm-up" if tested_early(found) else ""
-        print(f"{other}, {origin[other]}: rSum {found.metrics['test']['rsum']:.1f}{early}")
+            compared[name], origin[name] = found, f"recorded on {found.environment['device']}"
+        elif name == others[0] or mode == "train" or store == "train":
+            found = trained(other, store, **values)
+            compared[name], origin[name] = found, "stored" if is_stored(found) else "trained now"
+    for name, found in compared.items():
+        early = f" {WARMUP} tested in its warm-up" if tested_early(found) else ""
+        print(f"{name}, {origin[name]}: rSum {found.metrics['test']['rsum']:.1f}{early}")
     if "single" in record.metrics:
         single = record.metrics["single"]["rsum"]
-        print(f"one network of {method} alone, mean of both: rSum {single:.1f}")
+        print(f"one network of {ours} alone, mean of both: rSum {single:.1f}")
     return compared
 
 
@@ -185,7 +195,7 @@ def settings_table(record: Record) -> Styler:
 
 
 def you_ran(record: Record) -> Markdown:
-    """Say what was run, what came out, and what the book has recorded at the same place."""
+    """Say what was run, what came out, and what the book has recorded at the same place, with its marks."""
     s, own = record.settings, record.metrics["test"]["rsum"]
     where = {k: s[k] for k in ("method", "model", "dataset", "preset", "protocol", "mrate")}
     stored = recorded(**where)
@@ -193,20 +203,24 @@ def you_ran(record: Record) -> Markdown:
     place = f"{s['dataset']}, model `{s['model']}`, mismatch rate {s['mrate']:g}"
     ran = (
         f"You ran `{s['method']}` on {place}, seed {s['seed']}: rSum **{own:.1f}** of 600 on the "
-        "test pictures."
+        f"test pictures{', tested at an epoch of its warm-up' if tested_early(record) else ''}."
     )
     if stored.empty:
         return say(ran, "The book has no recorded runs at this place.")
-    values = list(stored["rsum"])
+    marks = marks_of(stored)
     usual = "The book's runs there, with the preset's own settings and different seeds, have"
-    return say(ran, f"{usual} {mean_text(values)}.")
+    means = " ".join([mean_text(list(stored["rsum"])), *marks])
+    return say(ran, f"{usual} {means}.", f"{explained(marks)}." if marks else "")
 
 
 def recall_bars(compared: Mapping[str, Record]) -> Figure:
-    """Draw the six recalls of the compared runs; of an ensemble, one network alone comes first."""
+    """Draw the six recalls of the compared runs but those that were tested in their warm-up.
+
+    Of an ensemble, one network alone comes first.
+    """
     first, record = next(iter(compared.items()))
     alone = {first + ONE: record.metrics["single"]} if "single" in record.metrics else {}
-    return plots.recall_bars({**alone, **compared})
+    return plots.recall_bars({**alone, **{k: r for k, r in compared.items() if not tested_early(r)}})
 
 
 def recall_table(compared: Mapping[str, Record], run: Finished) -> Styler:

@@ -26,10 +26,12 @@ from nclib.plots.style import (
     MATCHED,
     METHOD_STYLES,
     MISMATCHED,
+    NAMES,
     NEUTRAL,
     THIRD,
     bars,
     by_truth,
+    colours,
     heatmap,
     histograms,
     method_style,
@@ -42,8 +44,8 @@ if find_spec("matplotlib") is None:  # each function imports it where it draws
     raise needs("nclib.plots", "matplotlib")
 
 __all__ = [
-    "ACCENT", "CAPTIONS", "CYCLE", "IMAGES", "MARKS", "MATCHED", "METHOD_STYLES", "MISMATCHED",
-    "NEUTRAL", "THIRD", "bars", "by_truth", "captioned_pictures", "cost_distributions", "division",
-    "heatmap", "histograms", "learning_curves", "method_style", "over_setting", "pairs_by_epoch",
-    "panels", "ranked_alignment", "rates", "recall_bars", "use",
+    "ACCENT", "CAPTIONS", "CYCLE", "IMAGES", "MARKS", "MATCHED", "METHOD_STYLES", "MISMATCHED", "NAMES",
+    "NEUTRAL", "THIRD", "bars", "by_truth", "captioned_pictures", "colours", "cost_distributions",
+    "division", "heatmap", "histograms", "learning_curves", "method_style", "over_setting",
+    "pairs_by_epoch", "panels", "ranked_alignment", "rates", "recall_bars", "use",
 ]  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,8 +45,18 @@ METHOD_STYLES = {
     "mrl": (ACCENT, "^"), "dscmr": (THIRD, "D"),
     "sdml": ("#E69F00", "v"), "deep_sm": ("#56B4E9", "p"),
     "mcca": ("#8C6D31", "X"), "pls": ("#6F63B5", "P"), "nirnl": ("#243B6B", "<"),
+    "linear": ("#3D2B1F", "*"),
 }  # fmt: skip
 """Colour and marker of the methods that the book discusses; no colour of theirs means right or wrong."""
+NAMES = {
+    "triplet": "plain (triplet)", "InfoNCE": "plain (infonce)", "GCE": "plain (gce)",
+    "InfoNCE + RCE": "plain (infonce_rce)", "L2RM": "l2rm", "L2RM without rematching": "l2rm, dropped",
+    "BiCro": "bicro", "IN2R": "in2r", "CRANK+": "crank_plus", "GSC+": "gsc_plus", "CREAM": "cream",
+    "UOT-RCL": "uot_rcl", "Deep-SM": "deep_sm", "linear": "linear",
+    **{name.upper(): name for name in ("ncr", "decl", "rcl", "sps", "pcsr", "mscn", "repair", "crank", "crcl",
+                                       "gsc", "elrcmr", "mrl", "dscmr", "sdml", "mcca", "pls", "nirnl")},
+}  # fmt: skip
+"""Names of methods and plain losses for readers, and their labels in :data:`METHOD_STYLES`."""
 
 # Columns of a table of runs that name a run, beside its schedule: a mean over seeds must not mix them.
 SETTINGS = ("method", "model", "dataset", "preset", "mrate", "noise_rate", "protocol", "scope")
@@ -116,10 +126,27 @@ def method_style(name: str) -> dict[str, Any]:
     >>> method_style("ncr (one network)")
     {'color': '#56B4E9', 'marker': '^', 'ls': '--'}
     """
+    name = NAMES.get(name, name)
     base = name.removesuffix(" (one network)").removesuffix(", dropped")
     row, column = divmod(zlib.crc32(base.encode()) % (len(OTHERS) * len(MARKS)), len(OTHERS))
     colour, mark = METHOD_STYLES.get(base, (OTHERS[column], MARKS[row]))
     return {"color": colour, "marker": mark, "ls": "-" if base == name else "--"}
+
+
+def colours(names: Iterable[str]) -> dict[str, str]:
+    """Return the colour of each method, as ``palette`` of seaborn's functions takes them.
+
+    Parameters
+    ----------
+    names : iterable of str
+        Labels of methods or their names for readers, :data:`NAMES`.
+
+    Examples
+    --------
+    >>> colours(["InfoNCE", "plain (infonce)"])
+    {'InfoNCE': '#E69F00', 'plain (infonce)': '#E69F00'}
+    """
+    return {name: method_style(name)["color"] for name in names}
 
 
 def by_truth(

@@ -6,20 +6,8 @@ from ncbook import chapters, compare, training
 from ncbook.chapters import l2rm, which_noise
 
 
-@pytest.fixture
-def pairs():
-    return training.training_pairs("l2rm", {"dataset": "planted", "mrate": 0.4, "seed": 1})
-
-
-def test_some_pairs_are_of_one_kind_and_of_different_pictures(pairs):
-    for kind in (True, False):
-        rows = training.some_pairs(pairs, kind, 4)
-        assert len(rows) == 4
-        assert (pairs.noise.matched[rows] == kind).all()
-        assert len(set(pairs.image_of.numpy()[rows])) == 4
-
-
-def test_each_caption_of_a_chain_was_written_for_the_next_picture(pairs):
+def test_each_caption_of_a_chain_was_written_for_the_next_picture():
+    pairs = training.training_pairs("l2rm", {"dataset": "planted", "mrate": 0.4, "seed": 1})
     rows = l2rm.chain(pairs, seed=0)
     assert len(rows) > 1
     own, shown = pairs.split.image_of, pairs.image_of.numpy()

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from ncbook.compare import Difference
-from ncbook.statistics import holm, judged, not_told_apart, pooled
+from ncbook.statistics import differences, holm, judged, not_told_apart, pooled
 from scipy.stats import false_discovery_control, t
 
 
@@ -58,3 +58,21 @@ def test_ranks_name_what_cannot_be_told_from_the_first():
     }
     assert set(not_told_apart(rows | {"e": {0: 200.0}})) == {"a", "b"}
     assert not_told_apart({"e": {0: 1.0}}) == []
+
+
+def test_differences_are_judged_place_by_place_and_carry_marks():
+    rng = np.random.default_rng(0)
+    rows = [
+        {"label": label, "mrate": rate, "seed": seed, "rsum": value + seed + rng.normal() / 10}
+        | {"method": label, "best_epoch": 1 if label == "late" else 5, "warmup_epochs": 2, "epochs": 3}
+        for rate, gain in ((0.2, 0.0), (0.6, 30.0))
+        for label, value in (("ours", 100.0 + gain), ("other", 100.0), ("late", 90.0))
+        for seed in (0, 1, 2)
+    ]
+    table = differences(pd.DataFrame(rows), "ours").set_index(["mrate", "label"])
+    assert table["sign"].to_dict() == {
+        (0.2, "other"): "level", (0.2, "late"): "above", (0.6, "other"): "above", (0.6, "late"): "above",
+    }  # fmt: skip
+    assert table.loc[(0.6, "late"), "text"].endswith("(3) ▲ †")
+    assert table.loc[(0.2, "other"), "text"].endswith("(3) =")
+    assert differences(pd.DataFrame(rows), "nobody").empty

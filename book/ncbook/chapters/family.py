@@ -111,7 +111,7 @@ def beside(record: Record, given: Mapping[str, Any], mode: str) -> dict[str, Rec
     if not record.settings["warmup_epochs"]:
         warm = nclib.resolve("plain").schedule.warmup_epochs
         shorter = {k: max(1, given[k] - warm) for k in ("epochs", "decay_every") if k in given}
-    return training.beside(record, given, mode, **shorter)
+    return training.beside(record, given, mode, ("plain", "l2rm"), **shorter)
 
 
 def rates(methods: Sequence[str]) -> pd.DataFrame:
