@@ -15,6 +15,7 @@ from scipy.sparse.csgraph import connected_components
 from nclib.auditing.neighbours import Neighbours
 from nclib.auditing.pairs import Indices, Pairs, blocks
 from nclib.auditing.share import FEWEST_OF_KIND
+from nclib.auditing.wording import quoted
 
 Array = NDArray[Any]
 #: An exact duplicate is at most this far in cosine; a near one is this much nearer than the median neighbour.
@@ -212,3 +213,24 @@ def repeats(pairs: Pairs, copies: Copies, p_wrong: Array) -> pd.DataFrame:
         name = [str(g) if names is None else names[g] for g in found["group"]]
         parts.append(found.assign(kind=kind, name=name)[["kind", "name", "times", "wrong"]])
     return pd.concat(parts, ignore_index=True).sort_values("times", ascending=False, kind="stable")
+
+
+def what_repeats(repeats: pd.DataFrame, copies: Copies, pairs: Pairs) -> list[str]:
+    """Return sentences about repeated captions and pictures, and about copies of pairs."""
+    found = []
+    for kind, one, many, others in (
+        ("caption", "caption stands on", "captions stand on", "pictures"),
+        ("picture", "picture has", "pictures have", "captions"),
+    ):
+        mine = repeats[repeats["kind"] == kind]
+        if len(mine):
+            first = mine.iloc[0]
+            said = f"1 {one} {first['times']:,} {others}: {quoted(first['name'])}"
+            if len(mine) > 1:
+                said = f"{len(mine):,} {many} {copies.least} {others} or more each. The first: {said}"
+            if first["wrong"] == first["wrong"]:  # else there are no probabilities
+                said += f"; about {first['wrong']:.0%} of its pairs are wrong"
+            found.append(f"{said}.")
+    if stored := int((copies.count[pairs.usable] == 0).sum()):
+        found.append(f"{stored:,} pairs repeat picture and caption of an earlier pair; copies count as one.")
+    return found

@@ -14,8 +14,9 @@ from typing import Any, ClassVar
 import numpy as np
 import pandas as pd
 
-from nclib.auditing.result import WRONG_FROM
-from nclib.auditing.steps import Audit, audit
+from nclib.auditing.belief import WRONG_FROM
+from nclib.auditing.result import Audit
+from nclib.auditing.steps import audit
 from nclib.common.checks import check_rows
 from nclib.common.extras import needed_by
 
@@ -49,7 +50,7 @@ def register() -> type:
             """Audit the pairs, one an example: ``audited`` already, or by the options of ``nclib.audit``."""
             found = audit(progress=False, **options) if audited is None else audited
             check_rows("the audit", len(found.pairs), **{"examples of the Datalab": len(self.datalab.data)})
-            if found.calibration.reason:
+            if found.belief.reason:
                 raise ValueError(found.assumption)
             p = found.table["p_wrong"].to_numpy()
             score = np.where(np.isnan(p), UNKNOWN, 1 - p)

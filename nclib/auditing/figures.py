@@ -24,7 +24,7 @@ METADATA = ("Date", "Creator", "Format", "Type")  # of a figure, left out
 
 @in_own_style
 def histogram(curves: Mapping[str, Any], label: str) -> str:
-    """Return an ``<svg>`` of the scores of given and exchanged pairs, from :attr:`Findings.curves`."""
+    """Return an ``<svg>`` of the scores of given and exchanged pairs, from :attr:`Audit.curves`."""
     looks = (
         ("given", GIVEN, "given pairs", "-"),
         ("exchanged", EXCHANGED, "random exchanges", "--"),

@@ -136,3 +136,10 @@ def find_patterns(
     lost = (p_wrong >= 0.5) & (proposed < 0) & ~taken
     lost[placed] = False
     return found + [{"kind": "orphan", "ids": [i], **alone} for i in ids[lost]]
+
+
+def in_runs(pairs: Pairs, patterns: list[dict[str, Any]]) -> NDArray[np.bool_]:
+    """Return which pairs, (M,), stand in a run that is shifted."""
+    inside = np.zeros(len(pairs), bool)
+    inside[[pairs.row_of[name] for one in patterns if one["kind"] == "shift" for name in one["ids"]]] = True
+    return inside & pairs.usable

@@ -50,7 +50,7 @@
       download("keep.txt", kept.map((id) => `${id}\n`).join(""), "text/plain");
       status.textContent = `keep.txt with ${number(kept.length)} ids downloaded.`;
     } catch (error) {
-      status.textContent = `This browser could not make the list (${error.message}); use the command instead.`;
+      status.textContent = `This browser could not make the list (${error.message}).`;
     }
   };
 

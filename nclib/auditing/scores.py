@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import wraps
 from typing import Any
 
@@ -23,6 +24,8 @@ from nclib.auditing.copies import copies_of
 from nclib.auditing.neighbours import Neighbours
 from nclib.auditing.pairs import Indices, Pairs, blocks, fold_of, unit_rows
 from nclib.auditing.partners import candidate_edges, solve_plan, temperature
+from nclib.auditing.share import FEWEST
+from nclib.noise import auc
 
 Array = NDArray[Any]
 Scores = NDArray[np.float32]
@@ -349,6 +352,8 @@ def _rank_in(top: NDArray[np.float32], value: Scores, total: int) -> NDArray[np.
 #: Scores that "auto" also puts together, and most pairs of each kind that their weights are fitted to.
 PARTS = ("cosine", "centred", "neighbours", "rank", "mutual_rank", "transport", "siblings")
 FITTED = 100_000
+#: Fits of a combination, each without a part of the captions.
+FITS = 5
 #: Scores that count what the other captions of the picture say.
 OF_SIBLINGS = ("siblings", "neighbours")
 #: Captions that are wrong one by one agree less with their siblings: pairs that fit as badly as exchanged
@@ -392,7 +397,82 @@ def wrong_together(given: dict[str, Scores], exchanged: dict[str, Scores]) -> bo
     return bool(way > 0 and usual - least < APART * way)
 
 
-def parts_of(values: dict[str, Scores], given: slice, exchanged: slice) -> tuple[str, ...]:
+def parts_of(values: dict[str, Scores], cuts: Array) -> tuple[str, ...]:
     """Return the scores to put together, of :data:`PARTS`; siblings that are wrong together say nothing."""
-    one, other = ({k: values[k][part] for k in ("cosine", "siblings")} for part in (given, exchanged))
+    sets = slice(cuts[0]), slice(*cuts[:2])
+    one, other = ({k: values[k][part] for k in ("cosine", "siblings")} for part in sets)
     return tuple(name for name in PARTS if name not in OF_SIBLINGS) if wrong_together(one, other) else PARTS
+
+
+@dataclass(frozen=True)
+class Scored:
+    """Scores of the queries by the score in use.
+
+    Parameters
+    ----------
+    name : str
+        Of the score in use.
+    fit : callable
+        Rows of captions and of pictures to scores.
+    values : list of ndarray, float32
+        Scores of the sets of :attr:`nclib.auditing.exchanges.Queries.sets`, in their order.
+    auroc : dict of str to float or None
+        Area under the ROC curve by score: given against exchanged pairs.
+    """
+
+    name: str
+    fit: Callable[[Indices, Indices], Array]
+    values: list[Array]
+    auroc: dict[str, float | None]
+
+
+def scored_by(
+    name: str,
+    values: dict[str, Array],
+    captions: Indices,
+    cuts: Array,
+    pairs: Pairs,
+    near: Neighbours,
+    seed: int,
+) -> Scored:
+    """Return the score ``name`` of some scores: the best of them and their combination for "auto".
+
+    ``values`` are scores of the ``captions`` of all queries, (Q,), whose sets end at ``cuts``.
+    """
+    parts, join = tuple(values), None
+    given, exchanged = slice(cuts[0]), slice(*cuts[:2])
+    if len(parts) > 1:
+        stacked = np.stack([values[n] for n in parts], 1)
+        join = _cross_fitted(stacked, captions, given, exchanged, copies_of(pairs, near).caption, seed)
+        values = {**values, "combined": join(stacked, captions)}
+    target = np.arange(cuts[1]) < cuts[0]
+    measured = {key: auc(value[: cuts[1]], target) for key, value in values.items()}
+    # A constant score, such as that of siblings where a picture has one caption, is never chosen.
+    best = name if name in values else max(measured, key=lambda k: (np.ptp(values[k]) > 0, measured[k] or 0))
+
+    def fit(rows: Indices, of: Indices) -> Array:
+        if len(rows) == 0:
+            return np.zeros(0, np.float32)
+        if best != "combined" or join is None:
+            return SCORES[best](pairs, near, rows, of)
+        return join(np.stack([SCORES[n](pairs, near, rows, of) for n in parts], 1), rows)
+
+    return Scored(best, fit, np.split(values[best], cuts), measured)
+
+
+def _cross_fitted(
+    values: Array, captions: Indices, given: slice, exchanged: slice, group: Indices, seed: int
+) -> Callable[[Array, Indices], Array]:
+    """Return a combination of scores that a caption and its copies took no part in fitting.
+
+    Else few wrong pairs, given as they are, would look more like given pairs than their exchange does.
+    """
+    place = np.unique(group, return_inverse=True)[1]
+    folds = FITS if place.max() >= FEWEST else 1  # of a handful of class names none can be left out
+    part = place % folds
+    joins = []
+    for k in range(folds):
+        use = (part[captions] != k) | (folds == 1)
+        one, other = (values[rows][use[rows]] for rows in (given, exchanged))
+        joins.append(combination(one, other, seed))
+    return lambda features, rows: np.choose(part[rows], [join(features) for join in joins])

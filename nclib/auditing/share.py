@@ -34,9 +34,16 @@ class Share(NamedTuple):
     low: float
     high: float
 
+    def __str__(self) -> str:
+        return f"{self.value:.1%} ({self.low:.1%} to {self.high:.1%})"
+
     def meets(self, other: Share) -> bool:
         """Whether the two intervals have a value in common."""
         return self.low <= other.high and other.low <= self.high
+
+    def plus(self, more: float) -> Share:
+        """Return the share with more wrong pairs, or with fewer."""
+        return Share(*(min(max(end + more, 0.0), 1.0) for end in self)) if more else self
 
     def beside(self, other: Share) -> Share:
         """Return this share drawn towards another, within its interval, which grows towards the other's.
@@ -68,6 +75,15 @@ class Curve:
         """Estimate, lower and upper end of the 95 % interval at the knots, (3, H)."""
         low, high = np.percentile(self.p[1:], ENDS, axis=0)
         return np.stack([self.p[0], np.minimum(low, self.p[0]), np.maximum(high, self.p[0])])
+
+    def counted(self, score: Array, rng: np.random.Generator) -> Array:
+        """Return wrong and all of some pairs by each row of ``p``, (2, 1 + R): as given, then resampled."""
+        left = np.searchsorted(self.knots, score, side="right").clip(1, len(self.knots) - 1) - 1
+        part = ((score - self.knots[left]) / (self.knots[left + 1] - self.knots[left])).clip(0, 1)
+        n = len(self.knots)
+        seen = np.bincount(left, 1 - part, n) + np.bincount(left + 1, part, n)
+        counts = np.concatenate([seen[None], rng.poisson(seen, (len(self.p) - 1, n))])
+        return np.stack([(self.p * counts).sum(1), counts.sum(1)])
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from nclib.auditing.copies import Copies, copies_of, duplicates, first_pair, repeats
+from nclib.auditing.belief import WRONG_FROM, Belief, believe
+from nclib.auditing.copies import Copies, copies_of, duplicates, first_pair, repeats, what_repeats
 from nclib.auditing.embed import read_pairs
-from nclib.auditing.findings import disagreement, what_repeats
-from nclib.auditing.groups import grouped, inside
+from nclib.auditing.exchanges import draw_queries
 from nclib.auditing.neighbours import Neighbours, find_neighbours
 from nclib.auditing.pairs import Indices, Pairs, from_arrays
 from nclib.auditing.partners import (
@@ -27,72 +27,17 @@ from nclib.auditing.partners import (
     partner_facts,
     temperature,
 )
-from nclib.auditing.patterns import find_patterns
-from nclib.auditing.result import (
-    ASSUMPTION,
-    COLUMNS,
-    WRONG_FROM,
-    BlindSpot,
-    Findings,
-    in_runs,
-    threshold_costs,
-    with_order,
-    with_probabilities,
-)
+from nclib.auditing.patterns import find_patterns, in_runs
+from nclib.auditing.result import COLUMNS, Audit, ranked, threshold_costs
 from nclib.auditing.scores import SCORES
-from nclib.auditing.settle import Queries, Scored, draw_queries, reliability, settled
-from nclib.auditing.share import Calibration
-from nclib.common.checks import check_choice, check_count
+from nclib.auditing.within import grouped, inside
+from nclib.common.checks import check_count
 from nclib.common.options import did_you_mean
 from nclib.readers import list_pairs
 
 Array = NDArray[Any]
 #: Shortest caption, in words, that is not called very short; longest neighbour list.
 SHORT, LONGEST = 2, 4096
-
-
-class Audit(Findings):
-    """Result of :func:`nclib.audit`: a table, a share of wrong pairs, and what the probabilities assume."""
-
-    def report(self, folder: str | Path) -> Path:
-        """Write the files of :meth:`save` and a page, and return the page's path."""
-        from nclib.auditing.report import write_report
-
-        return write_report(self, self.save(folder))
-
-    def keep(self, folder: str | Path, kind: str = "parquet") -> Path:
-        """Write the data without the pairs judged wrong, as :func:`nclib.auditing.export.write_kept` does."""
-        from nclib.auditing.export import KINDS, write_kept
-
-        return write_kept(self, folder, check_choice("kind", kind, KINDS))
-
-    def select(self, dataset: Any) -> Any:
-        """Return the rows of the data set (of ``datasets``) that was audited, without those judged wrong."""
-        from nclib.auditing.export import kept_rows
-
-        return kept_rows(self, dataset)
-
-    def summary(self) -> str:
-        """Return what the audit found in a few lines, as the command prints it."""
-        from nclib.auditing.report import summary
-
-        return summary(self)
-
-    def __repr__(self) -> str:
-        """Return one line: pairs, share and score."""
-        share = self.share
-        said = (
-            f"{share.value:.1%} wrong ({share.low:.1%} to {share.high:.1%})"
-            if share.value >= 0
-            else "unknown"
-        )
-        return f"Audit({len(self.pairs):,} pairs, {said}, score={self.score!r})"
-
-    def _repr_html_(self) -> str:
-        """Return what a notebook shows: the share, and the first suspects."""
-        from nclib.auditing.report import notebook_view
-
-        return notebook_view(self)
 
 
 def audit(
@@ -193,10 +138,10 @@ def audit(
         )
     else:
         pairs = from_arrays(images, captions, image_of, ids, texts, pictures)
-    names_of_groups: list[str] = []
+    groups: list[str] = []
     n_values = 0
     if by is not None:
-        group, names_of_groups, n_values = grouped(pairs, by)
+        group, groups, n_values = grouped(pairs, by)
         pairs = replace(pairs, group=group)
     if isinstance(neighbours, Neighbours):
         near = replace(neighbours.check(pairs), _made={})  # what was made of these lists is of other pairs
@@ -205,42 +150,26 @@ def audit(
         near = find_neighbours(pairs, min(neighbours, LONGEST), work=work, progress=progress)
     rng = np.random.default_rng(seed)
     queries = draw_queries(pairs, near, rng)
-    use = settled(score, pairs, near, queries, seed)
-    scored, calibration = use.scored, use.calibration
-    given, exchanged, similar, _ = scored.values
-    kind = copies_of(pairs, near).kind(np.arange(len(pairs)), pairs.image_of)
-    table = _table(pairs, queries.usable, given, calibration, kind)
-    p_wrong = table["p_wrong"].to_numpy().copy()
-
-    partners = propose(pairs, near, scored, calibration, p_wrong, len(queries.planted), one_to_one, rng)
-    _write_partners(table, pairs, partners)
-
-    # A caption without a place scores lower with its best candidate than 95 % of the pairs that look right.
-    right = given[p_wrong[queries.usable] < WRONG_FROM]
-    floor = np.quantile(right, 0.05) if len(right) else -np.inf
-    placed = partners.rows[partners.scores >= floor]
-    found = find_patterns(pairs, near, p_wrong, partners.image, placed)
-    alone = p_wrong
-    table = with_probabilities(table, pairs, calibration, kind, in_runs(pairs, found))
-    p_wrong = table["p_wrong"].to_numpy().copy()
-    names = np.array([*pairs.ids, ""], dtype=object)
-    copies = copies_of(pairs, near)
+    belief = believe(score, pairs, near, queries, seed)
+    partners = propose(belief, near, one_to_one, rng)
+    found = find_patterns(pairs, near, belief.ends[0], partners.image, partners.placed(belief))
+    belief = replace(belief, shifted=in_runs(pairs, found))
+    table, copies = _table(belief, partners), copies_of(pairs, near)
+    names, p_wrong = np.array([*pairs.ids, ""], dtype=object), belief.ends[0]
     same_image, same_caption = duplicates(pairs, copies)
     table["image_duplicate_of"], table["caption_duplicate_of"] = names[same_image], names[same_caption]
-    table["reason"] = reasons(
-        pairs, copies, p_wrong, same_image >= 0, partners.image >= 0, found, calibration.reason
-    )
+    table["reason"] = reasons(belief, copies, same_image >= 0, partners.image >= 0, found)
     repeated = repeats(pairs, copies, p_wrong)
     result = Audit(
         pairs=pairs,
         neighbours=near,
-        score=scored.name,
+        belief=belief,
         settings={
             "score": score,
             "neighbours": neighbours,
             "one_to_one": one_to_one,
             "seed": seed,
-            "auroc_on_exchanged": scored.auroc,
+            "auroc_on_exchanged": belief.scored.auroc,
             "repeated_from": copies.least,
             "partner_least": PROPOSED_FROM,
             "partner_accuracy_on_planted": partners.accuracy,
@@ -250,39 +179,20 @@ def audit(
             "plan_iterations": partners.plan.plan.iterations,
         },
         table=table,
-        share=with_order(calibration.share, alone, p_wrong),
         curves={
-            **_curves(given, exchanged, similar),
+            **_curves(*belief.scored.values[:3]),
             "threshold": threshold_costs(table),
-            "reliability": reliability(scored, queries, seed),
+            "reliability": belief.reliability(seed),
         },
-        assumption=f"No probabilities: {calibration.reason}." if calibration.reason else ASSUMPTION,
         patterns=found,
-        calibration=calibration,
         plan=partners.plan,
         proposed=partners.image,
-        kind=kind,
-        warnings=disagreement(use),
-        findings=what_repeats(repeated, copies, pairs),
-        second_share=None if calibration.reason else use.second,
-        contradicted=use.contradicted is not None,
-        blind_spot=_blind_spot(calibration, scored, queries),
+        found=what_repeats(repeated, copies, pairs),
         repeats=repeated,
-        groups=names_of_groups,
-        inside=inside(pairs, near, names_of_groups[:n_values], seed) if names_of_groups else pd.DataFrame(),
+        groups=groups,
+        inside=inside(pairs, near, groups[:n_values], seed) if groups else pd.DataFrame(),
     )
-    result.by = result.shares(calibration)
     return result if labels is None else result.tell(labels)
-
-
-def _blind_spot(calibration: Calibration, scored: Scored, queries: Queries) -> BlindSpot | None:
-    """Return how many planted exchanges are called wrong: with similar pictures, and with random ones."""
-    if calibration.reason or not len(scored.values[2]):
-        return None
-    shares = (
-        float((calibration(scored.values[k], queries.kinds[k])[0] >= WRONG_FROM).mean()) for k in (2, 1)
-    )
-    return BlindSpot(*shares)
 
 
 def _check_read(source: Any, reader: dict[str, Any], arrays: list[str]) -> None:
@@ -298,25 +208,21 @@ def _check_read(source: Any, reader: dict[str, Any], arrays: list[str]) -> None:
         raise TypeError(f"{', '.join(f'{name}=' for name in unread)}: not read beside {beside}; leave it out")
 
 
-def _table(
-    pairs: Pairs, usable: Indices, given: Array, calibration: Calibration, kind: Indices
-) -> pd.DataFrame:
-    """Return the table with scores and probabilities; partners, reasons and duplicates are empty."""
-    m = len(pairs)
-    score = np.full(m, np.nan)
-    score[usable] = given
+def _table(belief: Belief, partners: Proposals) -> pd.DataFrame:
+    """Return the table with scores, probabilities and partners; reasons and duplicates are empty."""
+    pairs = belief.pairs
     names = range(pairs.n_images) if pairs.pictures is None else pairs.pictures
     columns = {
         "id": pairs.ids,
         "image": np.array([str(i) for i in names], dtype=object)[pairs.image_of],
-        "caption": pairs.texts if pairs.texts is not None else [""] * m,
-        "score": score,
+        "caption": pairs.texts if pairs.texts is not None else [""] * len(pairs),
+        "score": belief.score,
     }
     numbers = ("partner_score", "partner_margin", "partner_mass", "partner_p")
     empty = {name: np.nan if name in numbers else "" for name in COLUMNS[4:]}
-    table = with_probabilities(
-        pd.DataFrame({**columns, **empty}), pairs, calibration, kind, np.zeros(m, bool)
-    )
+    table = pd.DataFrame({**columns, **empty}).assign(**belief.columns)
+    table["rank"] = ranked(table)
+    partners.write(table, pairs)
     if pairs.columns is None:
         return table
     own = pairs.columns.rename(columns=lambda name: f"given_{name}" if name in table else name)
@@ -344,72 +250,61 @@ class Proposals(NamedTuple):
     image: Indices
     accuracy: float | None
 
+    def placed(self, belief: Belief) -> Indices:
+        """Return the captions that another picture fits, proposed or not.
 
-def propose(
-    pairs: Pairs,
-    near: Neighbours,
-    scored: Scored,
-    calibration: Calibration,
-    p_wrong: Array,
-    n_planted: int,
-    one_to_one: bool,
-    rng: np.random.Generator,
-) -> Proposals:
-    """Search partners, with probabilities that are learnt from ``n_planted`` exchanges."""
+        A caption without a place scores lower with its best candidate than 95 % of the pairs that look right.
+        """
+        right = belief.score[belief.ends[0] < WRONG_FROM]
+        return self.rows[self.scores >= (np.quantile(right, 0.05) if len(right) else -np.inf)]
+
+    def write(self, table: pd.DataFrame, pairs: Pairs) -> None:
+        """Write the columns of partners into the table."""
+        made = self.image[self.rows] >= 0
+        # The last name is that of a picture which no caption claims.
+        rows, names = self.rows[made], np.array([*pairs.ids, ""], dtype=object)
+        table.loc[rows, "partner_id"] = names[first_pair(pairs)[self.image[rows]]]
+        table.loc[rows, "partner_score"] = self.scores[made].astype(np.float64)
+        table.loc[rows, "partner_margin"] = self.plan.margin[rows]
+        table.loc[rows, "partner_mass"] = self.plan.best_mass[rows]
+        table.loc[rows, "partner_p"] = self.p[rows]
+
+
+def propose(belief: Belief, near: Neighbours, one_to_one: bool, rng: np.random.Generator) -> Proposals:
+    """Search partners, with probabilities that are learnt from as many exchanges as were planted."""
+    pairs, p_wrong = belief.pairs, belief.ends[0]
     edges, reg = near.once("edges", lambda: candidate_edges(pairs, near)), temperature(near)
-    copies = copies_of(pairs, near)
     search = partial(find_partners, pairs, edges=edges, reg=reg, one_to_one=one_to_one)
-
-    def wrong_at(rows: Indices, of: Indices) -> Array:
-        return calibration(scored.fit(rows, of), copies.kind(rows, of))[0]
-
-    probability, accuracy = learn_partners(pairs, search, wrong_at, p_wrong, n_planted, rng)
+    wrong_at = partial(belief.wrong_at, near=near)
+    probability, accuracy = learn_partners(pairs, search, wrong_at, p_wrong, len(belief.queries.planted), rng)
     plan = search(pairs.image_of, p_wrong=p_wrong)
     rows = np.flatnonzero((plan.image >= 0) & (p_wrong >= WRONG_FROM))
-    scores = scored.fit(rows, plan.image[rows])
     p = np.full(len(pairs), np.nan)
-    wrong = calibration(scores, copies.kind(rows, plan.image[rows]))[0]
-    p[rows] = probability(partner_facts(plan, rows, wrong))
+    p[rows] = probability(partner_facts(plan, rows, wrong_at(rows, plan.image[rows])))
     image = np.where(p >= PROPOSED_FROM, plan.image, -1)
-    return Proposals(plan, rows, scores, p, image, accuracy)
-
-
-def _write_partners(table: pd.DataFrame, pairs: Pairs, found: Proposals) -> None:
-    made = found.image[found.rows] >= 0
-    # The last name is that of a picture which no caption claims.
-    rows, names = found.rows[made], np.array([*pairs.ids, ""], dtype=object)
-    table.loc[rows, "partner_id"] = names[first_pair(pairs)[found.image[rows]]]
-    table.loc[rows, "partner_score"] = found.scores[made].astype(np.float64)
-    table.loc[rows, "partner_margin"] = found.plan.margin[rows]
-    table.loc[rows, "partner_mass"] = found.plan.best_mass[rows]
-    table.loc[rows, "partner_p"] = found.p[rows]
+    return Proposals(plan, rows, belief.scored.fit(rows, plan.image[rows]), p, image, accuracy)
 
 
 def reasons(
-    pairs: Pairs,
+    belief: Belief,
     copies: Copies,
-    p_wrong: Array,
     copied: NDArray[np.bool_],
     placed: NDArray[np.bool_],
     found: list[dict[str, Any]],
-    unknown: str,
 ) -> Array:
     """Return why a pair is suspect, or cannot be judged, in words, (M,); empty for the others.
 
     Parameters
     ----------
-    pairs : Pairs
+    belief : Belief
     copies : Copies
-    p_wrong : ndarray, (M,)
     copied, placed : ndarray of bool, (M,)
         Whether the picture stands in an earlier pair, and whether another picture is proposed.
     found : list of dict
         Of :func:`nclib.auditing.patterns.find_patterns`.
-    unknown : str
-        Why there are no probabilities; empty where there are.
     """
     # Later ones over earlier ones.
-    suspect = p_wrong >= WRONG_FROM
+    pairs, suspect = belief.pairs, belief.ends[0] >= WRONG_FROM
     reason = np.where(suspect, "low score", "").astype(object)
     reason[suspect & copied] = "duplicate picture with another caption"
     reason[placed] = "better partner elsewhere"
@@ -431,8 +326,8 @@ def reasons(
         ("picture has {:,} captions", plain & copies.repeated_picture, copies.claims),
     ):
         reason[many] = [said.format(n) for n in times[many]]
-    if unknown:
-        reason[pairs.usable] = unknown
+    if belief.reason:
+        reason[pairs.usable] = belief.reason
     for row, text in pairs.problems.items():
         reason[row] = text
     return reason

@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from nclib.common.row_writer import some
+
 #: Lowest probability of each verdict.
 VERDICTS = (
     (0.99, "Almost certainly wrong"),
@@ -104,3 +106,23 @@ def _setting(value: Any) -> str:
     if isinstance(value, Mapping):
         return ", ".join(f"{name} {_setting(part)}" for name, part in value.items())
     return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def about_marks(double: list[str], apart: list[str], doubted: list[str]) -> list[str]:
+    """Return sentences that name labels which contradict each other, or the scores.
+
+    Parameters
+    ----------
+    double : list of str
+        Pairs that are both wrong and right by the labels.
+    apart : list of str
+        Pairs with another label than a pair with the same picture and caption.
+    doubted : list of str
+        Pairs whose label is more likely mistaken than not.
+    """
+    facts = (
+        (double, "that call one pair both wrong and right, and do not count"),
+        (apart, "that differ between pairs with the same picture and caption"),
+        (doubted, "that are probably mistaken, as these pairs score"),
+    )
+    return [f"Marks {what}: {some(map(quoted, names))}." for names, what in facts if names]

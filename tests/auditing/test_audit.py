@@ -16,7 +16,8 @@ from nclib.auditing import SCORES, Audit, Pairs, datalab
 from nclib.auditing.neighbours import Neighbours, find_neighbours
 from nclib.auditing.pairs import FOLDS, WIDTH, exchange, fold_of, from_arrays
 from nclib.auditing.scores import PARTS
-from nclib.auditing.settle import draw_queries, settled
+from nclib.auditing.belief import believe
+from nclib.auditing.exchanges import draw_queries
 from nclib.noise import auc
 
 
@@ -125,7 +126,7 @@ def test_the_area_of_a_score_is_that_of_given_over_exchanged_pairs():
     pairs = from_arrays(images, captions)
     near = find_neighbours(pairs, 20, progress=False)
     queries = draw_queries(pairs, near, np.random.default_rng(0))
-    scored = settled("cosine", pairs, near, queries, 0).scored
+    scored = believe("cosine", pairs, near, queries, 0).scored
     given, exchanged, *_ = scored.values
     above = (given[:, None] > exchanged).mean() + 0.5 * (given[:, None] == exchanged).mean()
     assert scored.auroc["cosine"] == pytest.approx(above, abs=1e-12)
@@ -263,8 +264,8 @@ def test_kept_data_have_edited_captions_and_their_own_columns(tmp_path):
 def test_hexadecimal_ids_are_saved_in_the_layout_of_datacomp(tmp_path):
     images, captions, _ = made(n=60, wrong=0)
     ids = [f"{i:032x}" for i in range(60)][::-1]
-    nclib.audit(images=images, captions=captions, ids=ids, progress=False).save(tmp_path)
-    kept = np.load(tmp_path / "ids.npy")
+    audit = nclib.audit(images=images, captions=captions, ids=ids, progress=False)
+    kept = np.load(audit.keep(tmp_path, "ids"))
     assert kept.dtype == np.dtype("u8,u8")
     assert (np.sort(kept) == kept).all()
 
@@ -329,8 +330,7 @@ def test_rows_that_cannot_be_judged_have_a_reason_and_come_last(tmp_path):
         "caption embedding is of numbers up to 1e-22, too large or too small to be squared",
     ]
     assert sorted(table["rank"][[4, 7, 9, 11, 13]]) == [96, 97, 98, 99, 100]
-    audit.save(tmp_path)
-    assert not {"4", "7", "9"} & set((tmp_path / "keep.txt").read_text().split())
+    assert not {"4", "7", "9"} & set(audit.keep(tmp_path, "txt").read_text().split())
 
 
 @pytest.mark.parametrize("n", [1, 2, 19])
@@ -340,9 +340,7 @@ def test_few_pairs_give_a_reason_in_place_of_a_probability(n, tmp_path):
     assert audit.table["reason"][0] == f"too few pairs for a probability ({n}; at least 20)"
     assert (audit.table["p_low"] == 0).all()
     assert "No probabilities" in audit.assumption
-    assert (tmp_path / "keep.txt").exists() is False
-    audit.save(tmp_path)
-    assert len((tmp_path / "keep.txt").read_text().split()) == n
+    assert len(audit.keep(tmp_path, "txt").read_text().split()) == n
     assert audit.check(np.zeros(n, bool))["auroc"] is None
     assert len(audit.ask(5)) == min(5, n)
 

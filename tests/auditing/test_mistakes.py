@@ -53,8 +53,7 @@ def check(audit, wrong, within=0.03):
 def test_stock_phrases_are_wrong_and_a_finding(tmp_path):
     audit, wrong = stock(0.25)
     check(audit, wrong, within=0.02)
-    audit.save(tmp_path)
-    kept = np.array((tmp_path / "keep.txt").read_text().split(), int)
+    kept = np.array(audit.keep(tmp_path, "txt").read_text().split(), int)
     assert wrong[kept].sum() <= 0.02 * wrong.sum()
     assert audit.findings[0].startswith(
         "3 captions stand on 5 pictures or more each. The first: 1 caption stands"
@@ -194,19 +193,19 @@ def test_order_is_evidence(mistake):
     texts = [f"number {i}" for i in source]
     audit = audited(images, captions[source], image_of, texts)
     wrong = source != image_of
-    assert audit.shifted[wrong].mean() > 0.9
-    assert audit.shifted[~wrong].mean() < 0.02
+    assert audit.belief.shifted[wrong].mean() > 0.9
+    assert audit.belief.shifted[~wrong].mean() < 0.02
     assert audit.table["p_wrong"][wrong].gt(0.5).mean() > 0.9
-    assert not audit.kept[audit.shifted].any()
+    assert not audit.kept[audit.belief.shifted].any()
     assert audit.share.low <= wrong.mean() <= audit.share.high
     told = audit.tell({"0": "right"})  # marks do not take it back
-    assert not told.kept[told.shifted].any()
+    assert not told.kept[told.belief.shifted].any()
 
 
 def test_a_catalogue_in_order_has_no_runs():
     for seed in range(5):
         audit = audited(*in_order(seed)[:3], [f"number {i}" for i in range(N)])
-        assert not audit.shifted.any()
+        assert not audit.belief.shifted.any()
 
 
 def test_the_blind_spot_is_measured_and_called_a_lower_bound():

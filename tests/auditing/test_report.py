@@ -56,9 +56,10 @@ def made(texts, problems=(), **change):
     )
     curves = {**audit.curves, "threshold": threshold_costs(table)}
     curves["reliability"] = [(0.05, 0.04, 900), (0.5, 0.55, 40), (0.95, 0.97, 300), (0.7, 0.0, 0)]
-    return replace(
-        audit, table=table, share=Share(0.25, 0.2, 0.3), curves=curves, warnings=["Two shares."], **change
-    )
+    share = Share(0.25, 0.2, 0.3)
+    calibration = replace(audit.belief.calibration, share=share, reason="")
+    belief = replace(audit.belief, calibration=calibration, second=share, contradicted=("rank", share))
+    return replace(audit, belief=belief, table=table, curves=curves, **change)
 
 
 class Page(HTMLParser):
@@ -98,12 +99,13 @@ def hostile(tmp_path_factory):
     audit = made(
         HOSTILE,
         problems=[11],
-        assumption="Mismatches are like random exchanges.",
         patterns=[{"kind": kind, "ids": ids, "by": by, "unit": "row"} for kind, ids, by in kinds],
         settings={"score": "auto", "seed": 0, "path": HOSTILE[1], "auroc_on_exchanged": {"rank": 0.91234567}},
-        by=pd.DataFrame({"value": [HOSTILE[1]], "pairs": [7], "share": [0.5], "low": [0.25], "high": [0.75]}),
         repeats=pd.DataFrame({"kind": ["caption"], "name": [HOSTILE[0]], "times": [342], "wrong": [0.97]}),
-        findings=[HOSTILE[0]],
+        found=[HOSTILE[0]],
+    )
+    audit.by = pd.DataFrame(
+        {"value": [HOSTILE[1]], "pairs": [7], "share": [0.5], "low": [0.25], "high": [0.75]}
     )
     audit.table.loc[3, "caption_duplicate_of"] = audit.pairs.ids[1]
     path = write_report(audit, tmp_path_factory.mktemp("report") / "new")
@@ -186,11 +188,11 @@ def test_a_threshold_keeps_what_the_table_says(hostile):
 def test_share_assumption_and_findings_are_said(hostile):
     _, page = hostile
     for said in (
-        "Two shares.",
+        "Two estimates of the share",
         "<li>&lt;script&gt;alert(1)",
         "About 25 % of the pairs are wrong",
         "95 % interval 20 % to 30 %",
-        "Mismatches are like random exchanges.",
+        "captions that do not belong to their picture at all",
         ">not judged: 1<",
         "captions moved by 1 row<",
         "rank 0.9123",
@@ -206,7 +208,8 @@ def test_share_assumption_and_findings_are_said(hostile):
 def test_the_page_begins_with_the_suspects_and_where_parts_disagree_with_what_to_ask(tmp_path):
     for ask_first in (False, True):
         audit = made(["A", "B"])
-        audit.warnings *= ask_first
+        if not ask_first:
+            audit.belief = replace(audit.belief, contradicted=None)
         page = Page(write_report(audit, tmp_path))
         sections = [a["id"] for tag, a in page.elements if tag == "h2"]
         assert sections[:2] == (["asked", "suspects"] if ask_first else ["suspects", "asked"])
@@ -224,7 +227,7 @@ def test_an_audit_shows_itself_in_a_notebook():
     html = notebook_view(made(texts))
     assert html.count("<figure") == 12
     assert "About 25 % of the pairs are wrong" in html
-    assert html.index("Two shares.") < html.index("About 25 %")
+    assert html.index("Two estimates of the share") < html.index("About 25 %")
     tags = {"div", "p", "strong", "figure", "figcaption", "bdi", "br", "small", "code"}
     assert set(re.findall(r"<(\w+)", html)) == tags
 

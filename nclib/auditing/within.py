@@ -13,7 +13,7 @@ from nclib.auditing.copies import copies_of
 from nclib.auditing.neighbours import Neighbours
 from nclib.auditing.pairs import Indices, Pairs, exchange
 from nclib.auditing.scores import SCORES
-from nclib.auditing.share import FEWEST_OF_KIND, Calibration, Curve, Sample, calibrate, interval
+from nclib.auditing.share import FEWEST_OF_KIND, Sample, calibrate, interval
 from nclib.common.checks import check_rows
 from nclib.readers.listing import text_of, told
 
@@ -54,39 +54,6 @@ def grouped(pairs: Pairs, by: str | Sequence[Any]) -> tuple[Indices, list[str], 
     few = len(count) - len(large)
     code = values.map({value: number for number, value in enumerate(large)}).fillna(len(large))
     return code.to_numpy(np.int64), [*large, *([f"{few:,} rarer values"] if few else [])], len(large)
-
-
-def shares(
-    calibration: Calibration, score: Array, kind: Indices, group: Indices, names: Sequence[str]
-) -> pd.DataFrame:
-    """Return the share of wrong pairs in each group.
-
-    Parameters
-    ----------
-    calibration : Calibration
-    score, kind, group : ndarray, (M,)
-        Of all pairs; scores are NaN where a pair cannot be judged.
-    names : sequence of str
-        Of the groups.
-
-    Returns
-    -------
-    DataFrame
-        ``value``, ``pairs`` that can be judged, ``share``, ``low`` and ``high``, its 95 % interval.
-    """
-    rows = []
-    for number, name in enumerate(names):
-        mine = (group == number) & np.isfinite(score)
-        ends = (np.nan, 0.0, 1.0)
-        if not calibration.reason and mine.any():
-            rng = np.random.default_rng(number)
-            found = (
-                _wrong(calibration.curves[k], score[mine & (kind == k)], rng) for k in np.unique(kind[mine])
-            )
-            wrong, n = np.sum([*found], axis=0)
-            ends = interval(wrong / np.maximum(n, 1), n[0])
-        rows.append((name, int(mine.sum()), *ends))
-    return pd.DataFrame(rows, columns=["value", "pairs", "share", "low", "high"])
 
 
 def inside(pairs: Pairs, near: Neighbours, names: Sequence[str], seed: int) -> pd.DataFrame:
@@ -133,14 +100,3 @@ def inside(pairs: Pairs, near: Neighbours, names: Sequence[str], seed: int) -> p
             total = found.shares * len(mine) + (total if len(total) else 0)
     rows = [*rows, ("all", sum(kept), *interval(total / sum(kept), sum(kept)))] if kept else []
     return pd.DataFrame(rows, columns=["value", "pairs", "share", "low", "high"])
-
-
-def _wrong(curve: Curve, score: Array, rng: np.random.Generator) -> Array:
-    """Return wrong and all pairs by each row of a curve, (2, 1 + R): as given, then resampled."""
-    left = np.searchsorted(curve.knots, score, side="right").clip(1, len(curve.knots) - 1) - 1
-    width = curve.knots[left + 1] - curve.knots[left]
-    part = ((score - curve.knots[left]) / width).clip(0, 1)
-    n = len(curve.knots)
-    seen = np.bincount(left, 1 - part, n) + np.bincount(left + 1, part, n)
-    counts = np.concatenate([seen[None], rng.poisson(seen, (len(curve.p) - 1, n))])
-    return np.stack([(curve.p * counts).sum(1), counts.sum(1)])

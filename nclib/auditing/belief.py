@@ -1,0 +1,317 @@
+"""What an audit believes: the score in use, P(wrong) of every pair, the share of wrong pairs, and doubts.
+
+The decision in one place: 1. :func:`believe` takes the score that tells given pairs best from pairs that are
+wrong by construction, and calibrates it; 2. the standardised cosine gives a second opinion about the share;
+3. runs of shifted rows raise P(wrong); 4. :meth:`Belief.told` corrects it by labels.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from nclib.auditing.copies import copies_of
+from nclib.auditing.exchanges import Queries
+from nclib.auditing.labels import Corrected, by_sample, relabelled
+from nclib.auditing.neighbours import Neighbours
+from nclib.auditing.pairs import Indices, Pairs
+from nclib.auditing.scores import PARTS, SCORES, Scored, parts_of, scored_by
+from nclib.auditing.share import Calibration, Share, calibrate, interval
+from nclib.noise import calibration as compare
+
+Array = NDArray[Any]
+#: Pairs at least this likely to be wrong are called wrong, and are not kept.
+WRONG_FROM = 0.5
+#: Cosines that differ by less, given and exchanged, are those of copies of one pair.
+SAME = 1e-5
+#: Score of the second opinion about the share, and of the probabilities where the scores contradict it.
+SECOND = "standardised"
+#: Probability beforehand that a calibration does not hold where scores contradict each other.
+DOUBT = 0.5
+#: Least P(wrong) of a pair in a run of rows that is shifted, and the ends of its interval.
+IN_A_RUN = (0.95, 0.5, 0.99)
+#: Area under the ROC curve of the score on exchanged pairs, below which it is weak; part of the exchanges
+#: with similar pictures that are found, below which such mistakes count as hidden.
+WEAK, INVISIBLE = 0.8, 0.2
+#: Fewest labels of asked pairs that a share is estimated by.
+FEWEST_ASKED = 10
+ASSUMPTION = (
+    "The share is that of captions that do not belong to their picture at all, as captions exchanged at "
+    "random do not. Wrong captions that are related to the picture, such as those of a similar one, look "
+    "right to any embedding: neither share nor probabilities show them. Marks of the pairs whose label "
+    "teaches most show how many there are."
+)
+
+
+class BlindSpot(NamedTuple):
+    """Part of planted exchanges that an audit calls wrong.
+
+    Parameters
+    ----------
+    near, random : float
+        Of captions with one of the eight pictures most similar to their own, and with random ones.
+    """
+
+    near: float
+    random: float
+
+    @property
+    def hides(self) -> bool:
+        """Whether mistakes among similar pictures are nearly invisible."""
+        return self.near < INVISIBLE
+
+    def __str__(self) -> str:
+        hint = ": the share is a lower bound" if self.hides else ""
+        return (
+            "Of captions planted on one of the eight most similar pictures this audit finds "
+            f"{self.near:.0%}, of captions planted at random {self.random:.0%}{hint}."
+        )
+
+
+@dataclass(frozen=True)
+class Belief:
+    """Score in use, its calibration, and what order of rows and labels add.
+
+    Parameters
+    ----------
+    pairs : Pairs
+    queries : Queries
+        Given and exchanged pairs.
+    scored : Scored
+        The score in use, with its values of the queries.
+    calibration : Calibration
+        P(wrong) by score and kind of pair.
+    kind : ndarray of int64, (M,)
+        Kinds of the given pairs.
+    second : Share or None
+        Share of wrong pairs by the standardised cosine alone, which depends on no other pair.
+    contradicted : (str, Share) or None
+        A score whose share has no value in common with the second, and is not believed.
+    shifted : ndarray of bool, (M,)
+        Pairs in a run of rows that is shifted: nearly all of them are wrong.
+    before : Calibration or None
+        That before labels of a person.
+    marks : Corrected or None
+        What labels changed.
+    n_marks : int
+    """
+
+    pairs: Pairs
+    queries: Queries
+    scored: Scored
+    calibration: Calibration
+    kind: Indices
+    second: Share | None
+    contradicted: tuple[str, Share] | None
+    shifted: NDArray[np.bool_]
+    before: Calibration | None = None
+    marks: Corrected | None = None
+    n_marks: int = 0
+
+    @property
+    def reason(self) -> str:
+        """Why there are no probabilities; empty where there are."""
+        return self.calibration.reason
+
+    @cached_property
+    def score(self) -> Array:
+        """Scores of the given pairs, (M,); NaN where a pair cannot be judged."""
+        score = np.full(len(self.pairs), np.nan)
+        score[self.queries.usable] = self.scored.values[0]
+        return score
+
+    @cached_property
+    def ends(self) -> Array:
+        """P(wrong) of the given pairs, its lower and its upper end, (3, M); NaN for those not judged."""
+        ends = self.calibration(self.score, self.kind)
+        if not self.reason:
+            ends[:, self.shifted] = np.maximum(ends[:, self.shifted], np.array(IN_A_RUN)[:, None])
+        ends[:, ~self.pairs.usable] = np.nan
+        return ends
+
+    @property
+    def columns(self) -> dict[str, Array]:
+        """Columns ``p_wrong``, ``p_low`` and ``p_high`` of the table."""
+        return dict(zip(("p_wrong", "p_low", "p_high"), self.ends, strict=True))
+
+    @cached_property
+    def by_order(self) -> float:
+        """What shifted runs add to the share of wrong pairs."""
+        if self.reason or not self.shifted.any():
+            return 0.0
+        alone = self.calibration(self.score, self.kind)[0]
+        return float(np.nansum(self.ends[0] - alone) / self.pairs.usable.sum())
+
+    @property
+    def share(self) -> Share:
+        """Share of wrong pairs with a 95 % interval: that of the calibration, and what order adds."""
+        return self.calibration.share.plus(self.by_order)
+
+    def wrong_at(self, rows: Indices, of: Indices, near: Neighbours) -> Array:
+        """Return P(wrong) of captions ``rows`` with pictures ``of``, (Q,)."""
+        return self.calibration(self.scored.fit(rows, of), copies_of(self.pairs, near).kind(rows, of))[0]
+
+    @cached_property
+    def blind_spot(self) -> BlindSpot | None:
+        """How many planted exchanges are called wrong: with similar pictures, and with random ones."""
+        if self.reason or not len(self.scored.values[2]):
+            return None
+        called = (self.calibration(self.scored.values[k], self.queries.kinds[k])[0] for k in (2, 1))
+        return BlindSpot(*(float((p >= WRONG_FROM).mean()) for p in called))
+
+    def by_value(self, names: list[str]) -> pd.DataFrame:
+        """Return ``value``, ``pairs`` that can be judged, ``share``, ``low`` and ``high`` of each group."""
+        rows = []
+        for number, name in enumerate(names):
+            mine = (self.pairs.group == number) & self.pairs.usable
+            ends = (np.nan, 0.0, 1.0)
+            if not self.reason and mine.any():
+                rng = np.random.default_rng(number)
+                found = (
+                    self.calibration.curves[k].counted(self.score[mine & (self.kind == k)], rng)
+                    for k in np.unique(self.kind[mine])
+                )
+                wrong, n = np.sum([*found], axis=0)
+                ends = interval(wrong / np.maximum(n, 1), n[0])
+            rows.append((name, int(mine.sum()), *ends))
+        return pd.DataFrame(rows, columns=["value", "pairs", "share", "low", "high"])
+
+    def reliability(self, seed: int) -> list[tuple[float, float, int]]:
+        """Return (stated probability of being planted, share planted, pairs) in ten bins.
+
+        The scores with planted exchanges in the places of given ones are calibrated again; of the probability
+        of being wrong, the part (planted share) / (estimated share) is that of being planted, as wrong pairs
+        are alike.
+        """
+        given, exchanged, _, planted_scores = self.scored.values
+        planted = np.searchsorted(self.queries.usable, self.queries.planted)
+        trial, kind = given.copy(), self.queries.kinds[0].copy()
+        trial[planted], kind[planted] = planted_scores, self.queries.kinds[3]
+        made = calibrate(*self.queries.samples(trial, exchanged, kind), seed)
+        if made.reason or len(planted) == 0:
+            return []
+        is_planted = np.zeros(len(trial), bool)
+        is_planted[planted] = True
+        stated = made(trial, kind)[0] * is_planted.mean() / max(made.share.value, is_planted.mean())
+        found = compare(stated, is_planted)
+        rows = zip(found["stated"], found["observed"], found["count"], strict=True)
+        return [(s, o, n) for s, o, n in rows if n]
+
+    def told(self, rows: Indices, wrong: NDArray[np.bool_], chance: Array) -> Belief:
+        """Return the belief after labels, which replace those of an earlier call.
+
+        Parameters
+        ----------
+        rows : ndarray of int64, (L,)
+        wrong : ndarray of bool, (L,)
+        chance : ndarray, (L,)
+            Chances, up to a factor, with which the pairs were asked about; NaN for labels of other pairs.
+        """
+        base, judged = self.before or self.calibration, self.pairs.usable[rows]
+        if not judged.any():
+            return replace(self, n_marks=len(rows))
+        old = replace(self, calibration=base)
+        at, said, chance = rows[judged], wrong[judged], chance[judged]
+        marks = relabelled(base, self.scored.values[0], self.score[at], self.kind[at], said)
+        calibration, asked = marks.calibration, np.isfinite(chance)
+        # Where scores contradict each other, labels of a random sample are believed rather than any score.
+        if self.contradicted and asked.sum() >= FEWEST_ASKED:
+            place = np.searchsorted(self.queries.usable, at[asked])
+            p = old.ends[0][self.queries.usable]
+            share = by_sample(p, place, chance[asked], said[asked])
+            calibration = base.with_share(share.plus(-old.by_order))
+        return replace(self, calibration=calibration, before=base, marks=marks, n_marks=len(rows))
+
+    @property
+    def assumption(self) -> str:
+        """Which mismatches the probabilities are calibrated for, or why there are none."""
+        if self.reason:
+            return f"No probabilities: {self.reason}."
+        by_person = f" They are corrected by {self.n_marks} labels given by a person." if self.n_marks else ""
+        return ASSUMPTION + by_person
+
+    @property
+    def warnings(self) -> list[str]:
+        """Why the share is not to be trusted."""
+        found = []
+        if self.contradicted is not None and self.second is not None:
+            name, share = self.contradicted
+            found.append(
+                f"Two estimates of the share of wrong pairs contradict each other: {share} by the score "
+                f"{name}, {self.second} by the standardised cosine. Share and probabilities are those of the "
+                "standardised cosine, and the interval holds both. Mark the pairs whose label teaches most "
+                "before you rely on a number."
+            )
+        if self.marks and self.marks.unseen >= 0.5 and self.before and not self.before.reason:
+            found.append(
+                f"Marks contradict the scores: {self.calibration.share} of the pairs are wrong by the marks, "
+                f"{self.before.share} by the scores alone."
+            )
+        return found
+
+    @property
+    def weakness(self) -> str:
+        """A warning where the score hardly tells given from exchanged pairs; empty where it does."""
+        area = self.scored.auroc.get(self.scored.name)
+        if area is None or area >= WEAK or not np.isfinite(self.calibration.share.value):
+            return ""
+        return (
+            "The score hardly tells the given pairs from captions exchanged at random: the area under its "
+            f"ROC curve is {area:.2f}, where 1 is perfect and 0.5 is chance. Either most pairs are wrong, or "
+            "the embeddings do not fit these data: check some pairs by eye, and try a pretrained model "
+            "(--model)."
+        )
+
+
+def believe(name: str, pairs: Pairs, near: Neighbours, queries: Queries, seed: int) -> Belief:
+    """Choose the score in use, calibrate it, and ask the second opinion.
+
+    The standardised cosine of a pair depends on no other pair, so that wrong pairs have the cosines of
+    exchanged ones however they became wrong. Other scores ask neighbours and siblings, by which wrong pairs
+    can fit better than exchanged ones. So the share by the score is drawn towards that by the standardised
+    cosine (see :meth:`nclib.auditing.share.Share.beside`) where their intervals meet. Where they do not, the
+    standardised cosine is in use with its own share and its own probabilities, and the interval holds both.
+
+    Parameters
+    ----------
+    name : str
+        One of :data:`nclib.auditing.SCORES`, or "auto".
+    pairs : Pairs
+    near : Neighbours
+    queries : Queries
+    seed : int
+    """
+    captions, images = (np.concatenate(x) for x in zip(*queries.sets, strict=True))
+    cuts = np.cumsum([len(rows) for rows, _ in queries.sets])[:-1]
+    names = dict.fromkeys(("cosine", SECOND, *(PARTS if name == "auto" else (name,))))
+    values = {n: SCORES[n](pairs, near, captions, images) for n in names}
+    every = np.arange(len(pairs))
+    kind, none = copies_of(pairs, near).kind(every, pairs.image_of), np.zeros(len(pairs), bool)
+
+    def by(name: str, parts: tuple[str, ...]) -> Belief:
+        scored = scored_by(name, {n: values[n] for n in parts}, captions, cuts, pairs, near, seed)
+        calibration = calibrate(*queries.samples(*scored.values[:2]), seed)
+        second = None if calibration.reason else calibration.share
+        return Belief(pairs, queries, scored, calibration, kind, second, None, none)
+
+    if np.ptp(values["cosine"][: cuts[1]]) < SAME:  # copies of one pair: rounding alone differs
+        values["cosine"] = np.zeros(len(captions), np.float32)
+        return by("cosine", ("cosine",))
+    second = by(SECOND, (SECOND,))
+    if name == SECOND:
+        return second
+    first = by(name, parts_of(values, cuts) if name == "auto" else (name,))
+    if first.reason or second.reason:
+        return replace(first, second=None if first.reason else second.second)
+    mine, other = first.calibration, second.calibration
+    if mine.share.meets(other.share):
+        drawn = mine.with_share(mine.share.beside(other.share))
+        return replace(first, calibration=drawn, second=other.share)
+    ends = min(mine.share.low, other.share.low), max(mine.share.high, other.share.high)
+    wide = replace(other, share=Share(other.share.value, *ends), doubt=DOUBT)
+    return replace(second, calibration=wide, contradicted=(first.scored.name, mine.share))
