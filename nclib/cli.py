@@ -108,8 +108,8 @@ def audit(words: Words) -> int:
     about = f"one of {', '.join(scores)}"
     parser.add_argument("--score", type=score, default="auto", metavar="SCORE", help=about)
     parser.add_argument("--labels", type=Path, metavar="CSV", help="checked pairs, as the page saves them")
-    about = f"write the data without the pairs judged wrong: {', '.join(KINDS)}"
-    parser.add_argument("--keep", type=_by(Rule(str, choices=KINDS)), metavar="KIND", help=about)
+    about = f"write what is kept, as {', '.join(KINDS)}"
+    parser.add_argument("--keep", type=_by(Rule(str, choices=tuple(KINDS))), metavar="KIND", help=about)
     about = "column, such as a language, whose values have probabilities and a share of their own"
     parser.add_argument("--by", metavar="COLUMN", help=about)
     parser.add_argument("--one-to-one", action="store_true", help="a picture has one caption at most")

@@ -32,7 +32,7 @@ from nclib.auditing import neighbours, steps
 from nclib.noise import auc
 
 WIDTH, WRONG = 512, 0.1
-STAGES = ("find_neighbours", "settled", "learn_partners", "find_patterns", "reliability")
+STAGES = ("find_neighbours", "draw_queries", "believe", "propose", "find_patterns")
 
 
 def make(folder: Path, n: int) -> None:

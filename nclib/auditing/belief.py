@@ -33,8 +33,9 @@ SAME = 1e-5
 SECOND = "standardised"
 #: Probability beforehand that a calibration does not hold where scores contradict each other.
 DOUBT = 0.5
-#: Least P(wrong) of a pair in a run of rows that is shifted, and the ends of its interval.
-IN_A_RUN = (0.95, 0.5, 0.99)
+#: Least P(wrong) of a pair in a run of rows that is shifted, and the ends of its interval; share of wrong
+#: pairs in such runs.
+IN_A_RUN, SHARE_IN_RUNS = (0.95, 0.5, 0.99), (0.95, 0.9, 0.99)
 #: Area under the ROC curve of the score on exchanged pairs, below which it is weak; part of the exchanges
 #: with similar pictures that are found, below which such mistakes count as hidden.
 WEAK, INVISIBLE = 0.8, 0.2
@@ -82,8 +83,8 @@ class Belief:
     pairs : Pairs
     queries : Queries
         Given and exchanged pairs.
-    scored : Scored
-        The score in use, with its values of the queries.
+    opinions : tuple of Scored
+        The score that was asked for, and the standardised cosine.
     calibration : Calibration
         P(wrong) by score and kind of pair.
     kind : ndarray of int64, (M,)
@@ -94,6 +95,7 @@ class Belief:
         A score whose share has no value in common with the second, and is not believed.
     shifted : ndarray of bool, (M,)
         Pairs in a run of rows that is shifted: nearly all of them are wrong.
+    seed : int
     before : Calibration or None
         That before labels of a person.
     marks : Corrected or None
@@ -103,15 +105,21 @@ class Belief:
 
     pairs: Pairs
     queries: Queries
-    scored: Scored
+    opinions: tuple[Scored, ...]
     calibration: Calibration
     kind: Indices
     second: Share | None
     contradicted: tuple[str, Share] | None
     shifted: NDArray[np.bool_]
+    seed: int
     before: Calibration | None = None
     marks: Corrected | None = None
     n_marks: int = 0
+
+    @property
+    def scored(self) -> Scored:
+        """The score in use, with its values of the queries."""
+        return self.opinions[-1 if self.contradicted else 0]
 
     @property
     def reason(self) -> str:
@@ -135,22 +143,24 @@ class Belief:
         return ends
 
     @property
+    def scores_decide(self) -> NDArray[np.bool_]:
+        """Pairs that can be judged and stand in no shifted run, (M,)."""
+        return self.pairs.usable & ~self.shifted
+
+    @property
     def columns(self) -> dict[str, Array]:
         """Columns ``p_wrong``, ``p_low`` and ``p_high`` of the table."""
         return dict(zip(("p_wrong", "p_low", "p_high"), self.ends, strict=True))
 
-    @cached_property
-    def by_order(self) -> float:
-        """What shifted runs add to the share of wrong pairs."""
-        if self.reason or not self.shifted.any():
-            return 0.0
-        alone = self.calibration(self.score, self.kind)[0]
-        return float(np.nansum(self.ends[0] - alone) / self.pairs.usable.sum())
-
     @property
     def share(self) -> Share:
-        """Share of wrong pairs with a 95 % interval: that of the calibration, and what order adds."""
-        return self.calibration.share.plus(self.by_order)
+        """Share of wrong pairs with a 95 % interval: that of the calibration, and of the shifted runs."""
+        return self._with_runs(self.calibration.share, self.pairs.usable)
+
+    def _with_runs(self, share: Share, rows: NDArray[np.bool_]) -> Share:
+        """Return the share of some pairs whose part outside shifted runs has the given one."""
+        part = float(self.shifted[rows].mean()) if rows.any() else 0.0
+        return Share(*((1 - part) * end + part * run for end, run in zip(share, SHARE_IN_RUNS, strict=True)))
 
     def wrong_at(self, rows: Indices, of: Indices, near: Neighbours) -> Array:
         """Return P(wrong) of captions ``rows`` with pictures ``of``, (Q,)."""
@@ -168,8 +178,8 @@ class Belief:
         """Return ``value``, ``pairs`` that can be judged, ``share``, ``low`` and ``high`` of each group."""
         rows = []
         for number, name in enumerate(names):
-            mine = (self.pairs.group == number) & self.pairs.usable
-            ends = (np.nan, 0.0, 1.0)
+            every = (self.pairs.group == number) & self.pairs.usable
+            mine, ends = every & self.scores_decide, Share(np.nan, 0.0, 1.0)
             if not self.reason and mine.any():
                 rng = np.random.default_rng(number)
                 found = (
@@ -178,10 +188,11 @@ class Belief:
                 )
                 wrong, n = np.sum([*found], axis=0)
                 ends = interval(wrong / np.maximum(n, 1), n[0])
-            rows.append((name, int(mine.sum()), *ends))
+            rows.append((name, int(every.sum()), *self._with_runs(ends, every)))
         return pd.DataFrame(rows, columns=["value", "pairs", "share", "low", "high"])
 
-    def reliability(self, seed: int) -> list[tuple[float, float, int]]:
+    @property
+    def reliability(self) -> list[tuple[float, float, int]]:
         """Return (stated probability of being planted, share planted, pairs) in ten bins.
 
         The scores with planted exchanges in the places of given ones are calibrated again; of the probability
@@ -192,7 +203,7 @@ class Belief:
         planted = np.searchsorted(self.queries.usable, self.queries.planted)
         trial, kind = given.copy(), self.queries.kinds[0].copy()
         trial[planted], kind[planted] = planted_scores, self.queries.kinds[3]
-        made = calibrate(*self.queries.samples(trial, exchanged, kind), seed)
+        made = calibrate(*self.queries.samples(trial, exchanged, kind), self.seed)
         if made.reason or len(planted) == 0:
             return []
         is_planted = np.zeros(len(trial), bool)
@@ -201,6 +212,16 @@ class Belief:
         found = compare(stated, is_planted)
         rows = zip(found["stated"], found["observed"], found["count"], strict=True)
         return [(s, o, n) for s, o, n in rows if n]
+
+    def in_order(self, shifted: NDArray[np.bool_]) -> Belief:
+        """Return the belief where some pairs, (M,), stand in a run of rows that is shifted.
+
+        The others are calibrated again: the calibration may have counted those of the run, or not, as in a
+        file in order its wrong pairs are not like exchanges at random.
+        """
+        if self.reason or not (shifted & self.pairs.usable).any():
+            return self
+        return _decided(self.pairs, self.queries, self.opinions, self.kind, shifted, self.seed)
 
     def told(self, rows: Indices, wrong: NDArray[np.bool_], chance: Array) -> Belief:
         """Return the belief after labels, which replace those of an earlier call.
@@ -212,7 +233,7 @@ class Belief:
         chance : ndarray, (L,)
             Chances, up to a factor, with which the pairs were asked about; NaN for labels of other pairs.
         """
-        base, judged = self.before or self.calibration, self.pairs.usable[rows]
+        base, judged = self.before or self.calibration, self.scores_decide[rows]
         if not judged.any():
             return replace(self, n_marks=len(rows))
         old = replace(self, calibration=base)
@@ -223,8 +244,8 @@ class Belief:
         if self.contradicted and asked.sum() >= FEWEST_ASKED:
             place = np.searchsorted(self.queries.usable, at[asked])
             p = old.ends[0][self.queries.usable]
-            share = by_sample(p, place, chance[asked], said[asked])
-            calibration = base.with_share(share.plus(-old.by_order))
+            share, part = by_sample(p, place, chance[asked], said[asked]), float(self.shifted.mean())
+            calibration = base.with_share(Share(*((end - part) / (1 - part) for end in share)))
         return replace(self, calibration=calibration, before=base, marks=marks, n_marks=len(rows))
 
     @property
@@ -290,28 +311,37 @@ def believe(name: str, pairs: Pairs, near: Neighbours, queries: Queries, seed: i
     cuts = np.cumsum([len(rows) for rows, _ in queries.sets])[:-1]
     names = dict.fromkeys(("cosine", SECOND, *(PARTS if name == "auto" else (name,))))
     values = {n: SCORES[n](pairs, near, captions, images) for n in names}
-    every = np.arange(len(pairs))
-    kind, none = copies_of(pairs, near).kind(every, pairs.image_of), np.zeros(len(pairs), bool)
 
-    def by(name: str, parts: tuple[str, ...]) -> Belief:
-        scored = scored_by(name, {n: values[n] for n in parts}, captions, cuts, pairs, near, seed)
-        calibration = calibrate(*queries.samples(*scored.values[:2]), seed)
-        second = None if calibration.reason else calibration.share
-        return Belief(pairs, queries, scored, calibration, kind, second, None, none)
+    def by(name: str, parts: tuple[str, ...]) -> Scored:
+        return scored_by(name, {n: values[n] for n in parts}, captions, cuts, pairs, near, seed)
 
     if np.ptp(values["cosine"][: cuts[1]]) < SAME:  # copies of one pair: rounding alone differs
         values["cosine"] = np.zeros(len(captions), np.float32)
-        return by("cosine", ("cosine",))
-    second = by(SECOND, (SECOND,))
-    if name == SECOND:
-        return second
-    first = by(name, parts_of(values, cuts) if name == "auto" else (name,))
-    if first.reason or second.reason:
-        return replace(first, second=None if first.reason else second.second)
-    mine, other = first.calibration, second.calibration
-    if mine.share.meets(other.share):
-        drawn = mine.with_share(mine.share.beside(other.share))
-        return replace(first, calibration=drawn, second=other.share)
-    ends = min(mine.share.low, other.share.low), max(mine.share.high, other.share.high)
-    wide = replace(other, share=Share(other.share.value, *ends), doubt=DOUBT)
-    return replace(second, calibration=wide, contradicted=(first.scored.name, mine.share))
+        opinions = (by("cosine", ("cosine",)),) * 2
+    else:
+        first = by(name, parts_of(values, cuts) if name == "auto" else (name,))
+        opinions = first, first if name == SECOND else by(SECOND, (SECOND,))
+    every, none = np.arange(len(pairs)), np.zeros(len(pairs), bool)
+    return _decided(pairs, queries, opinions, copies_of(pairs, near).kind(every, pairs.image_of), none, seed)
+
+
+def _decided(
+    pairs: Pairs,
+    queries: Queries,
+    opinions: tuple[Scored, ...],
+    kind: Indices,
+    shifted: NDArray[np.bool_],
+    seed: int,
+) -> Belief:
+    """Return which of two opinions is believed, and how far, about the pairs outside shifted runs."""
+    left = replace(queries, count=np.where(shifted[queries.usable], 0, queries.count))
+    mine, other = (calibrate(*left.samples(*one.values[:2]), seed) for one in opinions)
+    second, contradicted = None if mine.reason else other.share, None
+    if not mine.reason and not other.reason:
+        if mine.share.meets(other.share):
+            mine = mine.with_share(mine.share.beside(other.share))
+        else:
+            contradicted = opinions[0].name, mine.share
+            ends = min(mine.share.low, other.share.low), max(mine.share.high, other.share.high)
+            mine = replace(other, share=Share(other.share.value, *ends), doubt=DOUBT)
+    return Belief(pairs, queries, opinions, mine, kind, second, contradicted, shifted, seed)

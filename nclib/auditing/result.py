@@ -339,7 +339,7 @@ class Audit:
         settings, doubted = {"labels": len(rows)}, list[str]()
         if (marks := belief.marks) is not None:
             settings |= {"mistaken_labels": marks.rate, "labels_contradict": marks.unseen}
-            doubted = [self.pairs.ids[row] for row in rows[self.pairs.usable[rows]][marks.doubted]]
+            doubted = [self.pairs.ids[row] for row in rows[belief.scores_decide[rows]][marks.doubted]]
         table = self.table.assign(**belief.columns)
         for name in belief.columns:
             table.loc[rows, name] = wrong.astype(float)

@@ -41,10 +41,6 @@ class Share(NamedTuple):
         """Whether the two intervals have a value in common."""
         return self.low <= other.high and other.low <= self.high
 
-    def plus(self, more: float) -> Share:
-        """Return the share with more wrong pairs, or with fewer."""
-        return Share(*(min(max(end + more, 0.0), 1.0) for end in self)) if more else self
-
     def beside(self, other: Share) -> Share:
         """Return this share drawn towards another, within its interval, which grows towards the other's.
 

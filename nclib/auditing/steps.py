@@ -153,7 +153,7 @@ def audit(
     belief = believe(score, pairs, near, queries, seed)
     partners = propose(belief, near, one_to_one, rng)
     found = find_patterns(pairs, near, belief.ends[0], partners.image, partners.placed(belief))
-    belief = replace(belief, shifted=in_runs(pairs, found))
+    belief = belief.in_order(in_runs(pairs, found))
     table, copies = _table(belief, partners), copies_of(pairs, near)
     names, p_wrong = np.array([*pairs.ids, ""], dtype=object), belief.ends[0]
     same_image, same_caption = duplicates(pairs, copies)
@@ -182,7 +182,7 @@ def audit(
         curves={
             **_curves(*belief.scored.values[:3]),
             "threshold": threshold_costs(table),
-            "reliability": belief.reliability(seed),
+            "reliability": belief.reliability,
         },
         patterns=found,
         plan=partners.plan,

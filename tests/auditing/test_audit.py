@@ -13,11 +13,11 @@ from PIL import Image
 
 import nclib
 from nclib.auditing import SCORES, Audit, Pairs, datalab
+from nclib.auditing.belief import believe
+from nclib.auditing.exchanges import draw_queries
 from nclib.auditing.neighbours import Neighbours, find_neighbours
 from nclib.auditing.pairs import FOLDS, WIDTH, exchange, fold_of, from_arrays
 from nclib.auditing.scores import PARTS
-from nclib.auditing.belief import believe
-from nclib.auditing.exchanges import draw_queries
 from nclib.noise import auc
 
 
