@@ -184,7 +184,7 @@ class Audit:
         """Write the pairs that are kept, as :func:`nclib.auditing.export.write_kept` does."""
         from nclib.auditing.export import KINDS, write_kept
 
-        return write_kept(self, folder, check_choice("kind", kind, KINDS))
+        return write_kept(self, folder, check_choice("kind", kind, tuple(KINDS)))
 
     def select(self, dataset: Any) -> Any:
         """Return the rows of the data set (of ``datasets``) that was audited, without those judged wrong."""
@@ -336,7 +336,8 @@ class Audit:
             self.ask(ASKED)
         chance = np.array([self.asked.get(name, np.nan) for name in sure])
         belief = self.belief.told(rows, wrong, chance)
-        settings, doubted = {"labels": len(rows)}, list[str]()
+        settings: dict[str, float] = {"labels": len(rows)}
+        doubted = list[str]()
         if (marks := belief.marks) is not None:
             settings |= {"mistaken_labels": marks.rate, "labels_contradict": marks.unseen}
             doubted = [self.pairs.ids[row] for row in rows[belief.scores_decide[rows]][marks.doubted]]
