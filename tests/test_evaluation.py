@@ -94,6 +94,17 @@ def test_scores_that_are_not_finite_are_refused(bad):
             measure()
 
 
+def test_correlation_of_errors_is_of_the_recalls_of_each_query():
+    g = torch.Generator().manual_seed(0)
+    parts = [torch.randn(40, 40, generator=g) + 2 * torch.eye(40) for _ in range(3)]
+    lost = [np.concatenate(literal_ranks(S, 1, "stable")) for S in parts]
+    errors = [[sum(rank >= k for k in (1, 5, 10)) / 3 for rank in one] for one in lost]
+    pairs = [np.corrcoef(errors[i], errors[j])[0, 1] for i, j in ((0, 1), (0, 2), (1, 2))]
+    assert evaluation.error_correlation(parts, 1) == pytest.approx(np.mean(pairs))
+    assert evaluation.error_correlation(parts[:1] * 2, 1) == pytest.approx(1)
+    assert evaluation.error_correlation([torch.eye(4), torch.eye(4)], 1) is None
+
+
 def test_huge_finite_scores_are_fine():
     assert recall(V1 * 1e300, 2) == recall(V1, 2)
     assert recall((V1 * 1e30).astype(np.float32), 2) == recall(V1, 2)

@@ -106,6 +106,21 @@ def test_warmup_numbers():
     close(losses.infonce_rce(S4, TAU).mean(), 4.155086, 3e-7)
 
 
+@given(batch=batches(), q=st.sampled_from([0.01, 0.1, 0.5, 1.0]))
+def test_rince_is_the_printed_formula_and_near_zero_has_the_gradient_of_infonce(batch, q):
+    S, tau, lam = batch[0].requires_grad_(), 0.3, 0.2
+
+    def one_way(rows):
+        each = [[math.exp(s / tau) for s in row] for row in rows]
+        return [-(e[i] ** q) / q + (lam * sum(e)) ** q / q for i, e in enumerate(each)]
+
+    expected = [a + b for a, b in zip(one_way(S.tolist()), one_way(S.T.tolist()), strict=True)]
+    close(losses.rince(S, tau, q, lam), expected, 1e-9, 1e-9)
+    (found,) = torch.autograd.grad(losses.rince(S, tau, 1e-9, lam).sum(), S)
+    (plain,) = torch.autograd.grad(losses.info_nce(S, tau).sum(), S)
+    close(found, plain, 1e-5, 1e-5)
+
+
 def test_triplet_numbers():
     close(losses.triplet(S4, negatives="mean"), [0, 0.235, 0, 0.0175], 1e-12, 1e-15)
     close(losses.triplet(S4), [0, 0.58, 0, 0.07], 1e-12, 1e-15)

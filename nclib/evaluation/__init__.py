@@ -14,7 +14,7 @@ from __future__ import annotations
 from nclib.evaluation.category import mean_average_precision
 from nclib.evaluation.judgements import Judgements
 from nclib.evaluation.neighbours import precision_at_k
-from nclib.evaluation.ranking import TIES, ranks, recall, rsum
+from nclib.evaluation.ranking import TIES, error_correlation, ranks, recall, rsum
 from nclib.evaluation.relevance import map_at_r, precision_at_r, relevant_recall
 from nclib.evaluation.scores import dual_softmax
 
@@ -22,6 +22,7 @@ __all__ = [
     "TIES",
     "Judgements",
     "dual_softmax",
+    "error_correlation",
     "map_at_r",
     "mean_average_precision",
     "precision_at_k",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -122,6 +122,30 @@ def rsum(values: dict[str, float]) -> float:
         In [0, 600].
     """
     return sum(values[f"{direction}_r{k}"] for direction in ("i2t", "t2i") for k in KS)
+
+
+def error_correlation(similarities: Sequence[Any], captions_per_image: int) -> float | None:
+    """Correlation of the errors that several networks make on the same queries, the mean over pairs of them.
+
+    The error of a query is the share of the recalls at 1, 5 and 10 that miss it, in [0, 1]; queries of both
+    directions count alike. Networks that err on the same queries gain little when they are averaged.
+
+    Parameters
+    ----------
+    similarities : sequence of at least two Tensors or ndarrays, (n_images, n_captions)
+    captions_per_image : int >= 1
+        As in :func:`ranks`, with the same errors.
+
+    Returns
+    -------
+    float or None
+        Pearson's, in [-1, 1]; None where all queries of a network have the same error.
+    """
+    found = [np.concatenate(ranks(S, captions_per_image)[:2]) for S in similarities]
+    errors = np.array([np.mean([rank >= k for k in KS], axis=0) for rank in found])  # (networks, queries)
+    if not errors.std(1).all():
+        return None
+    return float(np.corrcoef(errors)[np.triu_indices(len(errors), 1)].mean())
 
 
 def recall(

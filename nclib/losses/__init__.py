@@ -37,6 +37,7 @@ from nclib.losses.softmax import (
     rematch_kl,
     rematch_sym_kl,
     reverse_cross_entropy,
+    rince,
 )
 
 __all__ = [
@@ -53,6 +54,7 @@ __all__ = [
     "rematch_kl",
     "rematch_sym_kl",
     "reverse_cross_entropy",
+    "rince",
     "soft_margin_triplet",
     "soft_margins",
     "triplet",

@@ -134,6 +134,36 @@ def generalised_cross_entropy(S: Tensor, tau: float, q: float = 0.7) -> Tensor:
     return -(torch.expm1(q * v2t.diagonal()) + torch.expm1(q * t2v.diagonal())) / q
 
 
+def rince(S: Tensor, tau: float, q: float = 0.5, lam: float = 0.01) -> Tensor:
+    r"""Robust InfoNCE in both directions (RINCE; Chuang et al., CVPR 2022).
+
+    :math:`-e^{q s_{ii}} / q + (\lambda \sum_j e^{s_{ij}})^q / q` with :math:`s = S / \tau`. This is
+    :math:`(\lambda^q - p_{ii}^q) / q` times the partition sum to the power q: generalised cross entropy whose
+    queries weigh by their partition sum, so that it is not bounded.
+
+    Parameters
+    ----------
+    S, tau
+        With the errors of :func:`log_probabilities`.
+    q : float in (0, 1]
+        Near 0 it has the gradient of InfoNCE; the paper recommends 0.1 to 0.5.
+    lam : float in (0, 1]
+        :math:`\lambda`, weight of the partition sum; smaller values put more weight on the positives.
+
+    Returns
+    -------
+    Tensor, (B,)
+        Negative where :math:`p_{ii} > \lambda`.
+    """
+    check_number("q", q, above=0, high=1)
+    check_number("lam", lam, above=0, high=1)
+    v2t, t2v = log_probabilities(S, tau)
+    logits = scores(S) / tau
+    both = torch.stack([v2t.diagonal(), t2v.diagonal()])  # (2, B)
+    sums = torch.stack([logits.logsumexp(1), logits.logsumexp(0)])
+    return ((q * sums).exp() * (lam**q - (q * both).exp()) / q).sum(0)
+
+
 # ------------------------------------------------------------- against a transport plan: rematching (L2RM)
 
 

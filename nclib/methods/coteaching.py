@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from nclib import losses
-from nclib.methods.base import Batch, Loop, Method, Steps, StepTerms, TestedEpochs, Truth, beside
+from nclib.methods.base import Batch, Loop, Method, Steps, StepTerms, TestedEpochs, Truth, beside, option
 from nclib.methods.parts.detector import detector_report
 from nclib.noise import GaussianMixture1d
 
@@ -94,6 +94,44 @@ def divide(values: Tensor, mixture: Any, threshold: float = 0.5) -> Division:
         parts = torch.as_tensor(mixture.component_pdf(at))
     density = torch.cat([at[:, None], parts], dim=1)
     return Division(x, p_clean, threshold_division(p_clean, threshold), density)
+
+
+LOSSES = ("triplet", "infonce", "gce")
+
+
+def loss_option(published: str) -> str:
+    """Declare the option ``loss`` of a method that was published with one of :data:`LOSSES`."""
+    chosen: str = option(
+        published,
+        choices=LOSSES,
+        help=f"loss of warm-up, division and training; {published} is the published one, gce is generalised "
+        "cross entropy; predictions and labels stay as published",
+    )
+    return chosen
+
+
+def loss_inside(S: Tensor, loss: str, tau: float, *, negatives: str = "hardest") -> Tensor:
+    """Return one of :data:`LOSSES` of every pair, (B,), for a procedure that was published with InfoNCE.
+
+    The triplet loss is in units of the temperature, so that its slope is that of InfoNCE.
+
+    Parameters
+    ----------
+    S : Tensor, (B, B)
+        Similarities, images in rows.
+    loss : {"triplet", "infonce", "gce"}
+    tau : float, > 0
+    negatives : {"hardest", "mean"}
+        Of the triplet loss; from scratch the hardest negatives alone do not start.
+    """
+    if loss == "triplet":
+        return losses.triplet(S, negatives=negatives) / tau
+    return losses.WARMUP[loss](S, tau=tau)
+
+
+def softmax_loss(log_p: Tensor, loss: str, q: float = 0.7) -> Tensor:
+    """Turn log-probabilities of targets, of any shape, into their ``infonce`` or ``gce`` with exponent q."""
+    return -(torch.expm1(q * log_p) / q if loss == "gce" else log_p)
 
 
 def first_epoch(share: float, loop: Loop) -> int:

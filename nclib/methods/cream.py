@@ -30,7 +30,7 @@ from torch import Tensor
 
 from nclib import losses
 from nclib.methods.base import Batch, Loop, Options, Steps, Terms, Truth, beside, option, register
-from nclib.methods.coteaching import CoTeaching
+from nclib.methods.coteaching import CoTeaching, loss_inside, loss_option, softmax_loss
 from nclib.methods.gsc import predictions
 from nclib.methods.ncr import rectified_label
 from nclib.methods.parts.views import DROP, training_view
@@ -52,6 +52,7 @@ class CREAMOptions(Options):
         False, help="let the gradient reach the mined weights too, as in the official code"
     )
     drop: float = option(0.0, low=0, high=0.9, help=DROP)
+    loss: str = loss_option("infonce")
 
 
 # ------------------------------------------------------------------------------------ targets and their loss
@@ -85,17 +86,30 @@ def mined_targets(S: Tensor, y: Tensor, f: float | Tensor = 0.0) -> tuple[Tensor
     return forth, back
 
 
-def mining_loss(S: Tensor, forth: Tensor, back: Tensor, tau: float = 0.07) -> Tensor:
-    """InfoNCE with soft targets, (B,): the value of row i plus that of column i.
+def mining_loss(S: Tensor, forth: Tensor, back: Tensor, tau: float = 0.07, loss: str = "infonce") -> Tensor:
+    """Return a loss with soft targets, (B,): the value of row i plus that of column i.
 
     Parameters
     ----------
     S, forth, back : Tensor, (B, B)
         Similarities and the targets of both directions, images in rows.
     tau : float, > 0
+    loss : {"infonce", "gce", "triplet"}
+        Of every target; that of the hardest other item for the triplet loss, in units of tau.
     """
-    v2t, t2v = losses.log_probabilities(S, tau)
-    return -(forth * v2t).sum(1) - (back.T * t2v).sum(1)
+    if loss == "triplet":
+        v2t, t2v = (hardest_hinges(queries) / tau for queries in (S, S.T))
+    else:
+        v2t, t2v = (softmax_loss(log_p, loss) for log_p in losses.log_probabilities(S, tau))
+    return (forth * v2t).sum(1) + (back.T * t2v).sum(1)
+
+
+def hardest_hinges(S: Tensor, margin: float = 0.2) -> Tensor:
+    r"""Return :math:`[\alpha + \max_{k \ne j} S_{ik} - S_{ij}]_+`, (B, B): triplet loss with j as target."""
+    top = S.topk(2, dim=1)
+    is_top = torch.zeros_like(S, dtype=torch.bool).scatter_(1, top.indices[:, :1], True)
+    rival = torch.where(is_top, top.values[:, 1:], top.values[:, :1])
+    return (margin + rival - S).clamp_min(0)
 
 
 def mean_label(labels: Sequence[Tensor | None], sizes: Sequence[int]) -> Tensor:
@@ -137,7 +151,7 @@ class CREAM(CoTeaching):
         return {"warmup": self.pair_loss(S).mean()}
 
     def pair_loss(self, S: Tensor) -> Tensor:
-        return losses.info_nce(S, self.options.tau)
+        return loss_inside(S, self.options.loss, self.options.tau, negatives="mean")
 
     # -- before an epoch: three sets, the same for both networks ------------------------------------------
 
@@ -207,7 +221,7 @@ class CREAM(CoTeaching):
         self.kept += forth.count_nonzero() + back.count_nonzero() - 2 * y.count_nonzero()
         self.possible += 2 * len(y) * (len(y) - 1)
         self.log.append((batch.index, y))
-        return mining_loss(S, forth, back, self.options.tau).mean()
+        return mining_loss(S, forth, back, self.options.tau, self.options.loss).mean()
 
     # -- figures and record --------------------------------------------------------
 

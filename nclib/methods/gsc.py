@@ -30,7 +30,7 @@ from torch import Tensor
 
 from nclib import losses
 from nclib.methods.base import Batch, Loop, Method, Options, Terms, Truth, option, register
-from nclib.methods.coteaching import divide, mean_report
+from nclib.methods.coteaching import divide, loss_inside, loss_option, mean_report
 from nclib.methods.parts.anchors import global_vectors
 from nclib.methods.parts.bank import compare, encode
 from nclib.methods.parts.detector import detector_report
@@ -58,6 +58,7 @@ class GSCOptions(Options):
         help="how SGR compares captions: words attend over words, as in the official code of GSC, or word k "
         "meets word k, as in that of GSC+",
     )
+    loss: str = loss_option("infonce")
 
 
 # ------------------------------------------------------------------------------- similarities in one modality
@@ -214,7 +215,8 @@ class GSC(Method):
         images, captions = encode(loop, training_view(loop, batch, o.drop), k)
         S = compare(loop, k, images, captions)
         loss, c = structure(*own_similarities(loop.networks[k], images, captions, o.words), omega)
-        contrast = omega * losses.info_nce(S, o.tau) / 2  # (B,)
+        first = "mean" if loop.epoch == 0 else "hardest"  # from scratch the hardest alone do not start
+        contrast = omega * loss_inside(S, o.loss, o.tau, negatives=first) / 2  # (B,)
         terms = {"contrast": contrast.mean(), "structure": o.gamma * loss.mean()}
         return terms, c, predictions(S, o.tau)
 

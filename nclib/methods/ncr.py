@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from nclib import losses
-from nclib.methods.base import Batch, Loop, Options, Steps, Terms, option, register
-from nclib.methods.coteaching import CoTeaching
+from nclib.methods.base import Batch, Loop, Options, Steps, StepTerms, Terms, option, register
+from nclib.methods.coteaching import CoTeaching, loss_inside, loss_option
 
 SURE = 10  # the scale of the predictions is the mean of the top tenth of a batch
 
@@ -32,6 +32,8 @@ class NCROptions(Options):
     margin: float = option(0.2, above=0, help="margin alpha of the triplet loss")
     m: float = option(10.0, above=1, help="base of the exponential soft margin")
     threshold: float = option(0.5, above=0, high=0.999, help="a pair is clean when its posterior exceeds it")
+    loss: str = loss_option("triplet")
+    tau: float = option(0.07, above=0, help="temperature of the losses other than the triplet")
 
 
 def predicted_correspondence(S: Tensor, margin: float = 0.2) -> Tensor:
@@ -77,7 +79,8 @@ def rectified_label(w: Tensor, P: Tensor) -> Tensor:
 class NCR(CoTeaching):
     """The algorithm of the paper; ``options`` is an :class:`NCROptions`.
 
-    The first official code computed the soft margins and then used the full margin for every pair.
+    The first official code computed the soft margins and then used the full margin for every pair. With
+    another ``loss`` than the triplet, which has a margin for the label, the label weights the pair's loss.
     """
 
     Options = NCROptions
@@ -86,6 +89,15 @@ class NCR(CoTeaching):
         "coco": {"warmup_epochs": 10, "epochs": 20, "decay_every": 10},
         "cc152k": {"warmup_epochs": 10, "epochs": 40, "decay_every": 30},
     }
+
+    def pair_loss(self, S: Tensor) -> Tensor:
+        o = self.options
+        return super().pair_loss(S) if o.loss == "triplet" else loss_inside(S, o.loss, o.tau)
+
+    def warmup_step(self, loop: Loop, batch: Batch) -> StepTerms:
+        if self.options.loss == "triplet":
+            return super().warmup_step(loop, batch)
+        return {"warmup": self.pair_loss(loop.similarity(batch)).mean()}
 
     # -- co-division (Sec. 3.1), after CoTeaching's warm-up: train on what the other network calls clean ---
 
@@ -109,5 +121,7 @@ class NCR(CoTeaching):
             return predicted_correspondence(loop.similarity(batch, network), self.options.margin)
 
     def _robust_loss(self, loop: Loop, batch: Batch, y: Tensor) -> Tensor:
-        margins = losses.soft_margins(y, self.options.margin, self.options.m)
-        return losses.soft_margin_triplet(loop.similarity(batch), margins).sum()
+        o, S = self.options, loop.similarity(batch)
+        if o.loss != "triplet":
+            return (y * loss_inside(S, o.loss, o.tau)).mean()
+        return losses.soft_margin_triplet(S, losses.soft_margins(y, o.margin, o.m)).sum()

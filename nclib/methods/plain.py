@@ -4,9 +4,10 @@ The baselines of every method: one loss on all pairs, nothing divided, dropped o
 hardest-negative triplet of VSE++ (Faghri et al., BMVC 2018) fits mismatched pairs first and collapses;
 InfoNCE degrades gently; two losses are bounded for each pair, so that a wrong one cannot dominate: InfoNCE
 with reverse cross entropy, which L2RM warms up with, and generalised cross entropy (Zhang and Sabuncu,
-NeurIPS 2018). The complementary loss is the method ``rcl``. Models with a loss of their own, PVSE, PCME,
-VSRN, HREM and SBE, can be trained with that. With ``ema`` an exponential moving average of the weights is
-validated and tested in place of the weights themselves.
+NeurIPS 2018). RINCE (Chuang et al., CVPR 2022) lies between that and InfoNCE. The complementary loss is the
+method ``rcl``. Models with a loss of their own, PVSE, PCME, VSRN, HREM and SBE, can be trained with that.
+With ``ema`` an exponential moving average of the weights is validated and tested in place of the weights
+themselves.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ SOFTMAX = {  # losses (B,) of similarities (B, B), from the options
     "infonce": lambda S, o: losses.info_nce(S, o.tau),
     "infonce_rce": lambda S, o: losses.infonce_rce(S, o.tau),
     "gce": lambda S, o: losses.generalised_cross_entropy(S, o.tau, o.q),
+    "rince": lambda S, o: losses.rince(S, o.tau),
 }
 
 

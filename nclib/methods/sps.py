@@ -24,7 +24,14 @@ from torch.nn.functional import normalize
 
 from nclib import losses
 from nclib.methods.base import Batch, Loop, Options, Steps, Terms, Truth, beside, option, register
-from nclib.methods.coteaching import CoTeaching, first_epoch, mean_report
+from nclib.methods.coteaching import (
+    CoTeaching,
+    first_epoch,
+    loss_inside,
+    loss_option,
+    mean_report,
+    softmax_loss,
+)
 from nclib.methods.parts.anchors import global_vectors
 from nclib.methods.parts.bank import compare, encode, pooled
 from nclib.methods.parts.replacing import ReplaceLog
@@ -53,6 +60,7 @@ class SPSOptions(Options):
     )
     label_threshold: float = option(0.5, low=0, high=1, help="labels of proxies below it become 0")
     drop: float = option(0.0, low=0, high=0.9, help=DROP)
+    loss: str = loss_option("infonce")
 
 
 def proxies(images: Tensor, sure: Tensor) -> tuple[Tensor, Tensor]:
@@ -94,6 +102,26 @@ def proxy_labels(p: Tensor, cosine: Tensor, threshold: float = 0.5) -> Tensor:
     """Return the soft labels of images with proxies, (B,): ``p * cosine``, 0 below the threshold."""
     y = p * cosine
     return y.masked_fill(y < threshold, 0.0)
+
+
+def proxy_loss(S: Tensor, proxy: Tensor, loss: str, tau: float) -> Tensor:
+    """Return the loss of noisy images against their proxies, (n,), where copies are no negatives of an image.
+
+    Parameters
+    ----------
+    S : Tensor, (n, n)
+        Similarities of the images with the proxies.
+    proxy : Tensor, int64, (n,)
+        Which caption every column is; equal numbers are copies.
+    loss, tau
+        As of :func:`nclib.methods.coteaching.loss_inside`.
+    """
+    same = proxy[:, None] == proxy[None]
+    if loss == "triplet":
+        to_captions, to_images = losses.hinges(S, 0.2)
+        return (to_captions.masked_fill(same, 0.0).amax(1) + to_images.amax(0)) / tau
+    log_p = pair_log_probabilities(S, tau, same.sum(1).to(S.dtype))
+    return softmax_loss(log_p, loss).sum(0)
 
 
 def asymmetry(S: Tensor) -> Tensor:
@@ -146,7 +174,7 @@ class SPS(CoTeaching):
     # -- three kinds of pairs, by the peer's mixture on the same loss ------------------------------------
 
     def pair_loss(self, S: Tensor) -> Tensor:
-        return losses.info_nce(S, self.options.tau)
+        return loss_inside(S, self.options.loss, self.options.tau, negatives="mean")
 
     def kinds(self, network: int) -> Tensor:
         """Return the kind of every pair by a network's own division, int64 (N,): places in ``KINDS``."""
@@ -181,23 +209,22 @@ class SPS(CoTeaching):
                 w = self.given(loop, clean)
                 y_clean = w + (1 - w) * probability(loop.similarity(clean), o.tau)
             if noisy is not None:
-                proxy, copies, y_noisy = self._proxies(loop, sure, noisy)
+                proxy, y_noisy = self._proxies(loop, sure, noisy)
         sure = training_view(loop, sure, o.drop)
         yield self._stable(loop, sure)
         if clean is not None:
             S = loop.similarity(training_view(loop, clean, o.drop))
-            yield {"clean": (y_clean * losses.info_nce(S, o.tau)).mean()}
+            yield {"clean": (y_clean * loss_inside(S, o.loss, o.tau)).mean()}
         if noisy is not None:
             S = self._to_captions_of(loop, training_view(loop, noisy, o.drop), sure)[:, proxy]
-            log_p = pair_log_probabilities(S, o.tau, copies)
-            yield {"noisy": -(y_noisy * log_p.sum(0)).mean()}
+            yield {"noisy": (y_noisy * proxy_loss(S, proxy, o.loss, o.tau)).mean()}
 
     def _stable(self, loop: Loop, sure: Batch) -> Terms:
         """InfoNCE of strictly clean pairs with the two terms that make the feature space stable."""
         o = self.options
         images, captions = encode(loop, sure, loop.active)
         S = compare(loop, loop.active, images, captions)
-        terms = {"sure": losses.info_nce(S, o.tau).mean(), "symmetry": o.symmetry * asymmetry(S)}
+        terms = {"sure": loss_inside(S, o.loss, o.tau).mean(), "symmetry": o.symmetry * asymmetry(S)}
         v, t = global_vectors(images, captions)
         return terms | {"geometry": o.geometry * disagreement(v.float(), t.float())}
 
@@ -205,8 +232,8 @@ class SPS(CoTeaching):
         """Similarities of the images of one batch, (n,), with the captions of another, (m,): (n, m)."""
         return loop.similarity(Batch(images.index, images.images, captions.captions))
 
-    def _proxies(self, loop: Loop, sure: Batch, noisy: Batch) -> tuple[Tensor, Tensor, Tensor]:
-        """Proxies of noisy images in a strictly clean batch, their copies, and the labels, (n,) each."""
+    def _proxies(self, loop: Loop, sure: Batch, noisy: Batch) -> tuple[Tensor, Tensor]:
+        """Proxies of noisy images in a strictly clean batch, and their labels, (n,) each."""
         o, net = self.options, loop.networks[loop.active]
         u, bank = (pooled(net.encode_images(batch.images)) for batch in (noisy, sure))
         proxy, cosine = proxies(u, bank)
@@ -215,7 +242,7 @@ class SPS(CoTeaching):
         y = proxy_labels(probability(S, o.tau, copies), cosine, o.label_threshold)
         source = sure.index.to(loop.device, non_blocking=True)[proxy]
         self.log.add(noisy.index, torch.zeros(len(noisy), dtype=torch.bool), source, y)
-        return proxy, copies, y
+        return proxy, y
 
     # -- figures and record --------------------------------------------------------
 

@@ -42,6 +42,8 @@ ADDED: dict[str, Any] = {
     **dict.fromkeys(("sps.drop", "gsc.drop", "gsc_plus.drop", "cream.drop"), 0.0),
     **dict.fromkeys(("gsc.words", "gsc_plus.words"), "attention"),
     **dict.fromkeys(("crank.kappa", "crank_plus.kappa"), 0.25),
+    **dict.fromkeys(("sps.loss", "cream.loss", "gsc.loss", "gsc_plus.loss"), "infonce"),
+    **{"ncr.loss": "triplet", "ncr.tau": 0.07},
     "model_options.caption_drop": 0.0,
 }
 """Settings that were added after runs had been recorded, with the values under which a run is what it was

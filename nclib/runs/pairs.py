@@ -15,7 +15,7 @@ from nclib import models
 from nclib.common.options import Rule, problems, refuse, rules
 from nclib.data import Dataset, Split
 from nclib.data.registry import datasets
-from nclib.evaluation import dual_softmax, map_at_r, recall, relevant_recall
+from nclib.evaluation import dual_softmax, error_correlation, map_at_r, recall, relevant_recall
 from nclib.methods.base import METHODS, ClosedForm
 from nclib.models import Matcher
 from nclib.models.registry import MODELS
@@ -273,7 +273,8 @@ def metrics_of(parts: Tensor, split: Split, fold: int = FOLD) -> dict[str, dict[
         ``test`` scores the mean similarity of all networks: recalls in percent and, where the truth is known,
         retrieval metrics that count it. ``test_dsl`` adds dual-softmax post-processing. ``folds`` is the mean
         over blocks of ``fold`` images, where the split has several whole ones: the 1K protocol of
-        MS-COCO. ``single``, for several networks, is the mean result of the networks alone.
+        MS-COCO. For several networks ``single`` is the mean result of the networks alone, and ``errors`` has
+        the ``correlation`` of their errors, where these differ.
     """
     S, d = parts.mean(0), split.captions_per_image
     result = {"test": dict(recall(S, d)), "test_dsl": dict(recall(dual_softmax(S), d))}
@@ -287,4 +288,6 @@ def metrics_of(parts: Tensor, split: Split, fold: int = FOLD) -> dict[str, dict[
     if len(parts) > 1:
         alone = [recall(part, d) for part in parts]
         result["single"] = {k: sum(r[k] for r in alone) / len(alone) for k in alone[0]}
+        if (found := error_correlation(list(parts), d)) is not None:
+            result["errors"] = {"correlation": found}
     return result

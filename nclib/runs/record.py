@@ -48,8 +48,8 @@ class Record:
         ``val`` and ``test`` results of the selected epoch, ``last``: those of the last epoch on the test
         split. Pairs: recalls in percent, ``test_dsl`` after dual-softmax post-processing, ``folds``: the mean
         over blocks of 1,000 test images where there are several, and for methods with several networks
-        ``single``: their mean alone. Labels: ``map_i2t``, ``map_t2i`` and ``map_avg``
-        in [0, 1].
+        ``single``: their mean alone, and ``errors``: the ``correlation`` of their errors. Labels:
+        ``map_i2t``, ``map_t2i`` and ``map_avg`` in [0, 1].
     curves : list of dict
         One per epoch.
     diagnostics : dict

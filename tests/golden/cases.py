@@ -19,7 +19,9 @@ Entry = Callable[[Trace], None]
 
 # Options of methods that change what is computed; an entry each, from the first weights on.
 VARIANTS: dict[str, tuple[dict[str, Any], ...]] = {
-    "plain": tuple({"loss": x} for x in ("infonce", "infonce_rce", "gce")),
+    "plain": tuple({"loss": x} for x in ("infonce", "infonce_rce", "gce", "rince")),
+    "ncr": ({"loss": "gce"},),
+    "sps": ({"loss": "gce"}, {"loss": "triplet"}),
     "linear": ({"filter": False},),
     "rcl": (*({"loss": x} for x in ("tan", "abs", "exp", "gce", "infonce", "triplet")), {"ratio": 0.5}),
     "l2rm": (
@@ -29,9 +31,9 @@ VARIANTS: dict[str, tuple[dict[str, Any], ...]] = {
     ),
     "bicro": ({"metric": "euclidean"},),
     "mscn": ({"lookahead": "difference"}, {"lookahead_every": 2}),
-    "cream": ({"mined_gradient": True},),
+    "cream": ({"mined_gradient": True}, {"loss": "gce"}, {"loss": "triplet"}),
     "pcsr": ({"entropy": "sample"},),
-    "gsc_plus": ({"words": "positions", "model": "sgr"},),
+    "gsc_plus": ({"words": "positions", "model": "sgr"}, {"loss": "triplet"}),
     "crank": ({"select": "none", "loss": "gce"},),
     "repair": (
         *({"replace": x} for x in ("image", "text")),

@@ -283,7 +283,7 @@ def train(trace: Trace, method: str, kind: type, **values: Any) -> None:
                 if array.dtype.kind in "fiub":
                     trace.add(f"epoch {epoch} kept {name}", array, LATER)
     for split, metrics in record.metrics.items():
-        if split == "last":  # computed as test is
+        if split in ("last", "errors"):  # computed as test is
             continue
         trace.add(f"metrics {split}", {k: v for k, v in metrics.items() if not isinstance(v, str)}, LATER)
 

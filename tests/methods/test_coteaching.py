@@ -10,7 +10,15 @@ import torch
 
 import nclib
 from nclib.methods import Steps, Truth
-from nclib.methods.coteaching import CoTeaching, Division, divide, mean_report, min_max, threshold_division
+from nclib.methods.coteaching import (
+    CoTeaching,
+    Division,
+    divide,
+    loss_inside,
+    mean_report,
+    min_max,
+    threshold_division,
+)
 from nclib.noise import GaussianMixture1d
 from nclib.runs import epoch_arrays
 
@@ -191,6 +199,23 @@ def test_kept_arrays_are_what_the_record_reports(tmp_path):
     assert not np.array_equal(kept["loss"], kept["loss_b"])
     assert isinstance(trainer.pairs.truth(), Truth)
     assert {"single", "test"} <= set(record.metrics)
+
+
+@pytest.mark.parametrize("method", ["ncr", "sps", "cream", "gsc_plus"])
+def test_each_loss_inside_trains_warms_up_and_divides_by_itself(method, tmp_path):
+    seen = {}
+    for loss in ("triplet", "infonce", "gce"):
+        record = run(method, tmp_path / loss, loss=loss, epochs=2)
+        seen[loss] = tuple(row[k] for row in record.curves for k in row if k.startswith("loss_"))
+        assert np.isfinite(seen[loss]).all()
+        assert -1 <= record.metrics["errors"]["correlation"] <= 1
+    assert len(set(seen.values())) == 3
+
+
+def test_the_triplet_loss_inside_has_the_slope_of_infonce():
+    S = torch.tensor([[0.5, 0.45], [0.1, 0.9]])
+    assert loss_inside(S, "triplet", 0.1).tolist() == pytest.approx([1.5, 0.0])
+    assert loss_inside(S, "triplet", 0.1, negatives="mean").tolist() == pytest.approx([0.75, 0.0])
 
 
 @pytest.mark.parametrize("method", ["ncr", "repair"])

@@ -10,8 +10,8 @@ import torch
 from tiny import SCORES as S
 
 from nclib import losses, methods
-from nclib.methods.coteaching import Division
-from nclib.methods.cream import first_epoch, mean_label, mined_targets, mining_loss
+from nclib.methods.coteaching import Division, loss_inside
+from nclib.methods.cream import first_epoch, hardest_hinges, mean_label, mined_targets, mining_loss
 from nclib.methods.gsc import predictions
 from nclib.methods.ncr import rectified_label
 from nclib.noise import GaussianMixture1d
@@ -78,6 +78,17 @@ def test_loss_against_nested_loops():
             logs = [x / tau - math.log(sum(math.exp(z / tau) for z in line)) for x in line]
             total -= sum(w * x for w, x in zip(weights, logs, strict=True))
     assert found.sum().item() == pytest.approx(total, rel=1e-9)
+
+
+@pytest.mark.parametrize("loss", ["infonce", "gce", "triplet"])
+def test_hard_targets_give_the_loss_itself(loss):
+    eye = torch.eye(4, dtype=torch.float64)
+    assert near(mining_loss(S, eye, eye, 0.07, loss), loss_inside(S, loss, 0.07).tolist())
+
+
+def test_the_triplet_loss_of_a_soft_target_is_the_nested_loop():
+    cells = [[max(0.0, 0.2 + max(r[:j] + r[j + 1 :]) - r[j]) for j in range(4)] for r in S.tolist()]
+    assert near(hardest_hinges(S), cells)
 
 
 # ------------------------------------------------------------------------------------------- corner cases

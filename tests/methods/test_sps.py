@@ -10,7 +10,7 @@ import torch
 from tiny import SCORES as S
 
 from nclib import losses, methods
-from nclib.methods.coteaching import Division
+from nclib.methods.coteaching import Division, loss_inside
 from nclib.methods.parts.bank import pooled
 from nclib.methods.parts.replacing import ReplaceLog
 from nclib.methods.sps import (
@@ -20,6 +20,7 @@ from nclib.methods.sps import (
     probability,
     proxies,
     proxy_labels,
+    proxy_loss,
 )
 from nclib.noise import GaussianMixture1d
 from nclib.runs import epoch_arrays
@@ -99,6 +100,18 @@ def test_probabilities_and_loss_equal_plain_loops():
     assert asymmetry(scores).item() == pytest.approx(
         sum(float(scores[i, j] - scores[j, i]) ** 2 for i in range(6) for j in range(6)) / 36
     )
+
+
+@pytest.mark.parametrize("loss", ["infonce", "gce", "triplet"])
+def test_proxies_train_with_the_loss_inside_and_copies_are_one_caption(loss):
+    own, scores = torch.arange(4), S.clone()
+    assert proxy_loss(scores, own, loss, 0.1).tolist() == pytest.approx(loss_inside(S, loss, 0.1).tolist())
+    scores[:, 1] = scores[:, 0]  # a copy of caption 0, and the nearest to image 1
+    scores[1, 2] = 0.0
+    copied = proxy_loss(scores, torch.tensor([0, 0, 2, 3]), loss, 0.1)
+    fewer = loss_inside(scores, loss, 0.1)
+    assert bool((copied <= fewer + 1e-12).all())
+    assert float(copied[1]) < float(fewer[1])
 
 
 # ------------------------------------------------------------------------------------ kinds of pairs, steps
