@@ -32,6 +32,7 @@ HIDDEN_CODE = {"hide-input", "remove-input", "hide-cell", "remove-cell"}  # tags
 HIDDEN_OUTPUT = {"hide-output", "remove-output", "hide-cell", "remove-cell"}
 REFERENCE = re.compile(r"\b(19|20)\d\d\b|arXiv")
 PNG = "image/png"
+FOLDED = re.compile(r"^(:{3,})\{dropdown\}.*?^\1$", re.DOTALL | re.MULTILINE)  # opens with a click
 NO_TEXT = re.compile(r"<(style|script|svg|details)\b.*?</\1>|<[^>]*>", re.DOTALL)  # of HTML
 CARD = """:::{{grid-item-card}} {title}
 :link: /notebooks/{name}
@@ -91,7 +92,7 @@ def words(nb: Any) -> int:
 def texts(cell: Any) -> Iterator[str]:
     """Yield the texts of a cell that a reader sees without a click."""
     if cell.cell_type == "markdown":
-        yield plain(cell.source)
+        yield plain(FOLDED.sub("", cell.source))
         return
     hidden = set(cell.metadata.get("tags", []))
     if not hidden & HIDDEN_CODE:

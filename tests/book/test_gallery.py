@@ -59,7 +59,7 @@ def test_reading_time_counts_prose_and_figures() -> None:
 
 
 def test_every_word_in_view_is_counted() -> None:
-    nb = notebook("# T", "a = 1", "b = 2")
+    nb = notebook("# T\n\n::::{dropdown} More\n```\nfolded\n```\n::::", "a = 1", "b = 2")
     nb.cells[1].outputs = [nbformat.v4.new_output("stream", text="two words\n")]
     table = "<table><style>x y z</style><tr><td>1 &amp; 2</td></tr></table>"
     nb.cells[2].outputs = [nbformat.v4.new_output("display_data", data={"text/html": table})]

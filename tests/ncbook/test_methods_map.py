@@ -26,7 +26,7 @@ def test_every_method_and_every_plain_loss_is_on_the_map() -> None:
 def test_a_name_leads_to_its_section(label: str) -> None:
     notebook, _, section = page.IDEAS[label].page.partition("#")
     cells = nbformat.read(NOTEBOOKS / f"{notebook}.ipynb", 4).cells
-    titles = re.findall(r"^## (.+)$", "\n".join(cell.source for cell in cells), re.MULTILINE)
+    titles = re.findall(r"^###? (.+)$", "\n".join(cell.source for cell in cells), re.MULTILINE)
     assert not section or section in [title.lower() for title in titles]
 
 
