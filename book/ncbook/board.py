@@ -14,10 +14,11 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from ncbook.compare import Difference, mean_text, paired, spread
+from ncbook.compare import Difference, few_seeds, mean_text, paired, spread
 from ncbook.marks import MARKS, REMARKED, WARMUP, in_warmup, marks_of
 from ncbook.page import Cell, Table, csv_text
 from ncbook.runs import NUMERICS, RECORDED, Runs, checksums
+from ncbook.statistics import judged
 from ncbook.temperature import chosen
 from nclib import plots
 from nclib.label_noise.base import METHODS as OF_LABELS
@@ -169,13 +170,8 @@ class Standing:
 
     @property
     def level(self) -> list[str]:
-        """Labels that these seeds cannot tell from the best, see :func:`is_level`."""
-        return [label for label, d in self.behind.items() if is_level(d)]
-
-
-def is_level(d: Difference) -> bool:
-    """Return whether the 95 % interval of a mean difference holds 0; False without two shared seeds."""
-    return d.n > 1 and d.sign == "open"
+        """Labels that cannot be told from the best by the rule of :mod:`ncbook.statistics`."""
+        return [label for label, one in judged(self.behind).items() if one.sign == "level"]
 
 
 def is_marked(table: pd.DataFrame) -> pd.Series:
@@ -277,6 +273,7 @@ def board_table(table: pd.DataFrame, task: str = "pairs", *, rate: str = "0.4") 
     for key, cells in part.groupby([*PLACE, *NOISE], sort=False):
         where = dict(zip([*PLACE, *NOISE], key, strict=True))
         tops = {kind: standing(cells[cells["networks"] == kind]) for kind in (ONE, TWO)}
+        level = {kind: top.level if top else [] for kind, top in tops.items()}
         groups = cells.groupby(["label", "networks"])
         for (label, networks), group in sorted(groups, key=lambda item: -item[1]["value"].mean()):
             group = group.sort_values("seed")
@@ -285,6 +282,7 @@ def board_table(table: pd.DataFrame, task: str = "pairs", *, rate: str = "0.4") 
             best = cells[(cells["networks"] == kind) & (cells["label"] == (top.best if top else ""))]
             ranked = list(top.means) if top and networks == kind else []
             rank = str(ranked.index(label) + 1) if label in ranked else DASH
+            rank += " =" if label in level[kind] and networks == kind else ""
             gap = _gap(paired(group, best, "value", digits=digits))
             found = marks_of(group)
             marks |= dict.fromkeys(found)
@@ -329,9 +327,9 @@ def board_table(table: pd.DataFrame, task: str = "pairs", *, rate: str = "0.4") 
         lines=[
             f"{metric} at the epoch that validation selected, mean ± standard deviation over the seeds.",
             "Against the best: mean difference to the best method with as many tested networks under the "
-            "same conditions, runs with the same seed; = the 95 % interval of the difference holds 0. "
-            f"The rank is among methods with as many networks; {WARMUP} or {REMARKED}: none; one seed: only "
-            "where most methods have one.",
+            "same conditions, runs with the same seed. The rank is among methods with as many networks; = "
+            "cannot be told from the first (deviation pooled, Holm's rule, 5 %; from three seeds on); "
+            f"{WARMUP} or {REMARKED}: none; one seed: only where most methods have one.",
             *(
                 ["Averaged: two networks trained apart on the same noise, the mean of their similarities."]
                 if part["label"].str.endswith(AVERAGED).any()
@@ -356,8 +354,8 @@ def board_table(table: pd.DataFrame, task: str = "pairs", *, rate: str = "0.4") 
 def _gap(d: Difference) -> str:
     if not d.n:
         return DASH
-    single = "" if d.n > 1 else ", one seed"
-    return f"{d.mean:+.{d.digits}f}{' =' if is_level(d) else single}"
+    few = "" if d.judged else f", {few_seeds(d.n)}"
+    return f"{d.mean:+.{d.digits}f}{few}"
 
 
 def _record(path: str) -> str:

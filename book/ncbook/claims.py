@@ -331,12 +331,12 @@ def _known(paper: str) -> str:
 def report_said(paper: str, runs: Runs) -> str:
     """Return the differences of :func:`report_table` in sentences: where they lie above zero, below, or open.
 
-    Settings with one seed are left out.
+    Settings with fewer than three seeds are left out.
     """
     found: dict[str, dict[str, list[str]]] = {}
     for d in _reported(paper, runs):
         what, _, place = d.name.partition(", ")
-        if d.n > 1:
+        if d.judged:
             words = ", ".join(data_name(word) for word in place.strip(", ").split(", "))
             found.setdefault(what, {}).setdefault(d.sign, []).append(words)
     lines = []
@@ -349,7 +349,7 @@ def report_said(paper: str, runs: Runs) -> str:
             if sign in at
         ]
         settings = "setting" if n == 1 else "settings"
-        lines.append(f"- **{what}**, {n} {settings} with two seeds or more: {', '.join(parts)}.")
+        lines.append(f"- **{what}**, {n} {settings} with three seeds or more: {', '.join(parts)}.")
     return "\n".join(lines)
 
 
@@ -366,7 +366,7 @@ def _reported(paper: str, runs: Runs) -> list[Difference]:
 def _found(d: Difference) -> str:
     if not d.n:
         return "no record"
-    how = f" {d.interval_text}, {p_text(d.p)}" if d.n > 1 else ", no interval"
+    how = f" {d.interval_text}, {p_text(d.p)}" if d.judged else ", no interval"
     return " ".join([f"{d.mean:+.{d.digits}f}{how}", *d.marks])
 
 

@@ -14,6 +14,7 @@ import pandas as pd
 from ncbook.marks import marks_of
 
 LEVEL = 0.95
+LEAST = 3  # seeds of a difference with an interval: two estimate no deviation
 SIGNS = {"above": "ahead", "below": "behind", "open": "undecided"}  # what an interval says
 ROUNDING = 1e-10  # smaller differences between values are rounding errors
 
@@ -97,6 +98,11 @@ class Difference:
         return len(self.values)
 
     @property
+    def judged(self) -> bool:
+        """Whether there are the seeds for an interval and a p value, :data:`LEAST`."""
+        return self.n >= LEAST
+
+    @property
     def mean(self) -> float:
         """Mean difference; NaN without a shared seed."""
         return statistics.fmean(self.values) if self.n else math.nan
@@ -112,28 +118,30 @@ class Difference:
         """Half the width of the interval: the smallest difference from zero that these seeds show.
 
         A smaller mean difference, with the spread that was measured, could not have been told from zero. NaN
-        for fewer than two seeds.
+        for fewer than three seeds.
         """
-        return _quantile(self.n - 1) * self._error if self.n > 1 else math.nan
+        return _quantile(self.n - 1) * self._error if self.judged else math.nan
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Interval of :data:`LEVEL` for the mean, of the paired t-test; NaN for fewer than two seeds."""
+        """Interval of :data:`LEVEL` for the mean, of the paired t-test; NaN for fewer than three seeds."""
         return self.mean - self.visible, self.mean + self.visible
 
     @property
     def p(self) -> float:
-        """Two-sided p-value of the paired t-test; NaN for fewer than two seeds."""
+        """Two-sided p-value of the paired t-test; NaN for fewer than three seeds."""
         return self.p_of(0)
 
     def p_of(self, value: float) -> float:
-        """Return the two-sided p-value of a mean difference of ``value``; NaN for fewer than two seeds."""
+        """Return the two-sided p-value of a mean difference of ``value``; NaN for fewer than three seeds."""
         from scipy.stats import t
 
+        if not self.judged:
+            return math.nan
         away = abs(self.mean - value)
         if self._error == 0:
             return 1.0 if away < ROUNDING else 0.0
-        return float(2 * t.sf(away / self._error, self.n - 1)) if self.n > 1 else math.nan
+        return float(2 * t.sf(away / self._error, self.n - 1))
 
     @property
     def sign(self) -> str:
@@ -146,7 +154,7 @@ class Difference:
         if not self.n:
             return f"{head}no shared seed"
         how = f"{self.interval_text} (n = {self.n}, {p_text(self.p)})"
-        how = how if self.n > 1 else "(n = 1, no interval)"
+        how = how if self.judged else f"(n = {self.n}, no interval)"
         return " ".join([f"{head}{self.mean:+.{self.digits}f}", how, *self.marks])
 
     @property
@@ -160,8 +168,13 @@ class Difference:
         """Mean, interval and marks for a table's cell."""
         if not self.n:
             return ""
-        interval = [self.interval_text] if self.n > 1 else []
+        interval = [self.interval_text] if self.judged else []
         return " ".join([f"{self.mean:+.{self.digits}f}", *interval, f"({self.n})", *self.marks])
+
+
+def few_seeds(n: int) -> str:
+    """Say that a difference has too few seeds to be judged."""
+    return "one seed" if n == 1 else f"{n} seeds"
 
 
 def p_text(p: float) -> str:
@@ -235,12 +248,12 @@ def over_rates(
 
 
 def verdicts(differences: Mapping[float, Difference]) -> str:
-    """Return at which noise rates a difference is ahead, behind or undecided; of one seed only its sign."""
+    """Return at which noise rates a difference is ahead, behind or undecided; of few seeds only its sign."""
     found: dict[str, list[str]] = {}
     for rate, difference in differences.items():
         word = SIGNS[difference.sign]
-        if difference.n == 1:
+        if not difference.judged:
             gain = round(difference.mean, difference.digits)
-            word = f"{'above' if gain > 0 else 'below' if gain < 0 else 'level'}, one seed"
+            word = f"{'above' if gain > 0 else 'below' if gain < 0 else 'level'}, {few_seeds(difference.n)}"
         found.setdefault(word, []).append(f"{rate:g}")
     return "; ".join(f"{word} at {', '.join(rates)}" for word, rates in found.items())

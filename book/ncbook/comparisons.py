@@ -139,7 +139,9 @@ class Claim:
             )
             if any(d.n for d, _ in found):
                 own = own and (compared is self.printed or not self.printed)
-                yield line_of(place, found, own=own, needs=self.needs)
+                noise = place.get("protocol")
+                foreign = "protocol" in general and noise not in (None, general["protocol"])
+                yield line_of(place, found, own=own, foreign=foreign, needs=self.needs)
 
 
 @functools.cache

@@ -261,7 +261,7 @@ def _share_text(kind: str, share: Difference) -> str:
     (low, high), number = share.interval, f"{round(share.mean, 2) + 0.0:.2f}"  # no minus before a zero
     if kind == "printed":
         return number
-    ends = f"[{low:.2f}, {high:.2f}] " if share.n > 1 else ""
+    ends = f"[{low:.2f}, {high:.2f}] " if share.judged else ""
     return " ".join([f"{number}\n{ends}({share.n})", *share.marks])
 
 

@@ -8,8 +8,10 @@ not above a margin. A line of evidence collects the comparisons of one place (da
   number.
 - Else it is too close to call. "Within a margin" so becomes the equivalence test (two one-sided tests of
   2.5 % each): few seeds give wide intervals and prove nothing.
-- One seed decides nothing. Where a part of what the claim speaks of was not recorded, or not stored, the rest
-  can support the claim in part only.
+- One seed or two decide nothing. Where a part of what the claim speaks of was not recorded, or not stored,
+  the rest can support the claim in part only.
+
+The paper's own noise protocol decides before others, where three seeds of it were recorded.
 
 A claim *holds* or *does not hold* on the data that it names, with a model that it names, in the preset
 ``paper``. Everywhere else, smaller networks and shorter schedules on the same data included, it is *seen here
@@ -61,7 +63,8 @@ class Line:
     place : str
         Data, model, protocol and preset.
     says : {"for", "part", "against", "open", "nothing"}
-        ``part``: what was tested supports the claim, the rest could not be; ``nothing``: one seed.
+        ``part``: what was tested supports the claim, the rest could not be; ``nothing``: fewer than three
+        seeds.
     text : str
         The comparisons, with intervals.
     n : int
@@ -75,7 +78,9 @@ class Line:
     why : str
         What was not recorded, or what to know about the place.
     tested : tuple of (Difference, Region)
-        The comparisons with two seeds, those of the text first.
+        The comparisons with three seeds, those of the text first.
+    foreign : bool
+        Whether the noise is by another protocol than the paper's.
     """
 
     place: str
@@ -88,6 +93,7 @@ class Line:
     preset: str = ""
     why: str = ""
     tested: tuple[tuple[Difference, Region], ...] = ()
+    foreign: bool = False
 
     @property
     def weakest(self) -> Difference:
@@ -97,7 +103,8 @@ class Line:
     @property
     def word(self) -> str:
         """The verdict of this line alone."""
-        words = {FOR: HOLDS, AGAINST: FAILS, OPEN: CLOSE, PART: MIXED, NOTHING: "one seed: cannot be decided"}
+        words = {FOR: HOLDS, AGAINST: FAILS, OPEN: CLOSE, PART: MIXED}
+        words[NOTHING] = "fewer than three seeds: cannot be decided"
         if self.tier:
             words |= {FOR: SEEN, AGAINST: UNSEEN, OPEN: f"{CLOSE} here"}
         return words[self.says]
@@ -263,6 +270,7 @@ def line_of(
     found: Sequence[tuple[Difference, Region]],
     *,
     own: bool = False,
+    foreign: bool = False,
     needs: str = "",
 ) -> Line:
     """Return what the comparisons of one place say about a claim.
@@ -275,16 +283,19 @@ def line_of(
         Every comparison of the claim; one without values was not recorded.
     own : bool
         Whether the claim speaks of this data and this model.
+    foreign : bool
+        Whether the noise is by another protocol than the paper's.
     needs : str
         Part of the claim that records cannot decide.
     """
-    tested = [(d, region) for d, region in found if d.n > 1]
-    single, missing = (_listed([d.name for d, _ in found if d.n == n]) for n in (1, 0))
+    tested = [(d, region) for d, region in found if d.judged]
+    few = _listed([d.name for d, _ in found if d.n and not d.judged])
+    missing = _listed([d.name for d, _ in found if not d.n])
     right = sum(inside(d, region) for d, region in tested)
     against = sorted(p_outside(d, region) for d, region in tested)
     wrong = sum(p < 1 - LEVEL for p in against)
     refuted = any(p < (1 - LEVEL) * (i + 1) / len(against) for i, p in enumerate(against))  # Simes
-    whys = [f"{what}: {names}" for what, names in (("one seed", single), ("no record", missing)) if names]
+    whys = [f"{what}: {names}" for what, names in (("too few seeds", few), ("no record", missing)) if names]
     whys += [f"needs {needs}"] if needs else []
     says, why = OPEN, ". ".join(whys)
     if refuted or not tested:
@@ -311,6 +322,7 @@ def line_of(
         place["preset"],
         why,
         tuple(tested),
+        foreign,
     )
 
 
@@ -321,9 +333,9 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def deciding(lines: Sequence[Line]) -> list[Line]:
-    """Return the lines of evidence on the best data with a test, of lines in the order of a verdict."""
+    """Return the lines of evidence with a test on the best data and noise, of lines in a verdict's order."""
     tested = [line for line in lines if line.says != NOTHING]
-    return [line for line in tested if line.tier == tested[0].tier]
+    return [line for line in tested if (line.tier, line.foreign) == (tested[0].tier, tested[0].foreign)]
 
 
 def conclude(
@@ -331,11 +343,12 @@ def conclude(
 ) -> Verdict:
     """Return the verdict on a claim about ``data`` from its lines of evidence.
 
-    The best data with a test decide: the claim's own, else other real data, else drawn scenes. A claim holds
+    The best data with a test decide: the claim's own, else other real data, else drawn scenes; among them
+    the noise of the paper's own protocol, where it was tested. A claim holds
     when every place on all of its own data supports it, and one place there refutes it. ``missing`` names the
     runs that would have to be recorded.
     """
-    ordered = sorted(lines, key=lambda line: (line.tier, line.place))
+    ordered = sorted(lines, key=lambda line: (line.tier, line.foreign, line.place))
     best = deciding(ordered)
     said = {line.says for line in best}
     word = SEEN if said == {FOR} else MIXED if said & {FOR, PART} else UNSEEN if AGAINST in said else CLOSE

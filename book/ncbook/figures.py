@@ -5,7 +5,6 @@ from __future__ import annotations
 import statistics
 import textwrap
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -15,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ncbook.board import DATA_NAMES, noise_name
-from ncbook.compare import Difference, seeds_text, spread
+from ncbook.compare import LEAST, Difference, seeds_text, spread
 from ncbook.evidence import VERDICTS, best_other
 from ncbook.layouts import Layout, layout_of
 from ncbook.marks import explained
@@ -107,8 +106,8 @@ def _printed_lines(layout: Layout, dataset: str, model: str) -> dict[str, dict[f
 
 
 def interval(axis: Axes, d: Difference, y: float, colour: str, mark: str, **look: Any) -> None:
-    """Draw the mean of a difference at a height, and its interval from two seeds on."""
-    if d.n > 1:
+    """Draw the mean of a difference at a height, and its interval from three seeds on."""
+    if d.judged:
         axis.plot(d.interval, [y, y], color=colour, lw=2)
     axis.plot(d.mean, y, mark, **{"color": colour, "ms": 6, **look})
 
@@ -255,7 +254,6 @@ def sweep_figure(
     return figure
 
 
-LEAST_SEEDS = 3  # behind an interval in a figure
 RIVALS = {  # methods in the tables that the paper of a method prints
     "l2rm": ("plain", "ncr", "bicro", "decl", "rcl"),
     "repair": ("plain", "ncr", "decl", "bicro", "mscn"),
@@ -299,9 +297,7 @@ def gains_figure(differences: Sequence[Difference], title: str, xlabel: str) -> 
     marks = {"above": "o", "below": "s", "open": "D"}
     for axis, (method, shown) in zip(axes[:, 0], sorted(methods.items()), strict=False):
         for i, d in enumerate(shown):
-            look = {}
-            if d.n < LEAST_SEEDS:  # the interval of two seeds is wider than the figure
-                d, look = replace(d, values=(d.mean,)), {"mfc": "none"}
+            look = {} if d.judged else {"mfc": "none"}
             interval(axis, d, -i, plots.NEUTRAL if d.marks else colours[d.sign], marks[d.sign], **look)
         axis.axvline(0, color="#444444", lw=1)
         names = [d.name.removeprefix(f"{method}, ").replace("rate ", "") for d in shown]
@@ -313,7 +309,7 @@ def gains_figure(differences: Sequence[Difference], title: str, xlabel: str) -> 
         axis.grid(axis="y", visible=False)
     figure.suptitle(title, fontsize=10)
     every = [d for shown in methods.values() for d in shown]
-    few = f"hollow: fewer than {LEAST_SEEDS} seeds" if any(d.n < LEAST_SEEDS for d in every) else ""
+    few = "" if all(d.judged for d in every) else f"hollow: fewer than {LEAST} seeds"
     notes = [xlabel, explained((mark for d in every for mark in d.marks), "\n"), few]
     figure.supxlabel("\n".join(filter(None, notes)), fontsize=9)
     if not methods:

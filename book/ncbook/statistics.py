@@ -16,9 +16,8 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from ncbook.compare import LEVEL, Difference, paired
+from ncbook.compare import LEAST, LEVEL, Difference, paired
 
-LEAST = 3  # seeds of a difference that is judged
 VERDICTS = {"above": "▲", "below": "▼", "level": "=", "not judged": ""}  # in a table
 REFUSED = 0.01  # p value of the test of equal variances below which deviations are not pooled
 
@@ -71,7 +70,7 @@ def pooled(differences: Mapping[str, Difference]) -> Pooled:
     """
     from scipy.stats import bartlett
 
-    values = [np.array(d.values) for d in differences.values() if d.n >= LEAST]
+    values = [np.array(d.values) for d in differences.values() if d.judged]
     values = [v for v in values if v.std() > 0]
     if len(values) < 2 or bartlett(*values).pvalue < REFUSED:
         return Pooled(math.nan, 0)
@@ -113,7 +112,7 @@ def judged(differences: Mapping[str, Difference]) -> dict[str, Judged]:
     shared = pooled(differences)
     rows: dict[str, tuple[float, float, float]] = {}  # mean, half of the interval, p
     for name, d in differences.items():
-        if d.n < LEAST:
+        if not d.judged:
             rows[name] = d.mean, math.nan, math.nan
             continue
         deviation, freedom = shared if shared.freedom else (float(np.std(d.values, ddof=1)), d.n - 1)
@@ -194,7 +193,7 @@ def differences(
         found = {label: d for label, d in found.items() if d.n}
         for label, one in judged(found).items():
             cells = [f"{one.mean:+.{digits}f}", f"({one.n})", VERDICTS[one.sign], *found[label].marks]
-            if one.n >= LEAST:
+            if found[label].judged:
                 cells.insert(1, f"[{one.low:+.{digits}f}, {one.high:+.{digits}f}]")
             text = " ".join(filter(None, cells))
             rows.append(dict(zip(by, place, strict=True)) | {"label": label, **one._asdict(), "text": text})

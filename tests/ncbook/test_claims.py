@@ -37,6 +37,7 @@ UP, DOWN, OPEN = (Difference(v) for v in ((5.0, 5.1, 5.2), (-5.0, -5.1, -5.2), (
 ONE, NONE = Difference((9.0,), "one"), Difference((), "none")
 ABOVE, EQUAL, NOT_ABOVE = (0, math.inf), (-6, 6), (-math.inf, 6)
 DRAWN = {"dataset": "emoji", "model": "vse", "protocol": "images", "preset": "quick"}
+PLACED = ", ".join(DRAWN.values())
 
 
 @pytest.fixture(scope="module")
@@ -241,21 +242,36 @@ def test_a_line_shows_its_power():
     low, high = d.interval
     assert line.visible == f"{(high - low) / 2:.1f}"
     assert f"n = 3, smallest visible difference {line.visible}" in str(line)
-    assert str(line_of(DRAWN, [(ONE, ABOVE)])) == "emoji, vse, images, quick: one seed: cannot be decided"
+    assert str(line_of(DRAWN, [(ONE, ABOVE)])) == f"{PLACED}: fewer than three seeds: cannot be decided"
 
 
 def words(*lines, data=("f30k",)):
     return conclude(lines, data, test="").word
 
 
-def line(says, tier=2, dataset="emoji", preset="quick"):
-    return Line("", says, "", 3, "1", tier, dataset, preset)
+def line(says, tier=2, dataset="emoji", preset="quick", foreign=False):
+    return Line("", says, "", 3, "1", tier, dataset, preset, foreign=foreign)
 
 
 def test_runs_of_the_paper_decide_where_smaller_ones_are_recorded_too():
     standard = line("against", tier=1, dataset="wikipedia", preset="standard")
     paper = line("for", tier=0, dataset="wikipedia", preset="paper")
     assert words(standard, paper, data=("wikipedia",)) == HOLDS
+
+
+def test_the_papers_own_noise_decides_before_another(tmp_path):
+    other, own = (line("against", tier=1, foreign=True), line("open", tier=1))
+    assert words(other, own) == CLOSE
+    assert words(other) == UNSEEN
+    assert words(other, replace(own, says="nothing")) == UNSEEN
+
+
+def test_two_seeds_decide_nothing():
+    two = Difference((1.0, 1.0), "two")
+    assert line_of(DRAWN, [(two, ABOVE)]).says == "nothing"
+    found = line_of(DRAWN, [(two, ABOVE), (UP, ABOVE)])
+    assert (found.says, found.n) == ("part", 3)
+    assert "too few seeds" in found.why
 
 
 def test_places_are_never_pooled(tmp_path):

@@ -52,9 +52,10 @@ def test_differences_without_spread_or_without_runs():
     assert math.isnan(Difference((2.0,)).p)
     assert Difference((2.0,)).sign == "open"
     assert "no interval" in str(Difference((2.0,)))
-    same = Difference((2.0, 2.0))
+    assert math.isnan(Difference((2.0, 2.1)).p)
+    same = Difference((2.0, 2.0, 2.0))
     assert (same.interval, same.p, same.sign) == ((2.0, 2.0), 0.0, "above")
-    assert Difference((0.0, 0.0)).p == 1.0
+    assert Difference((0.0, 0.0, 0.0)).p == 1.0
     assert str(Difference((), "x")) == "x: no shared seed"
 
 

@@ -154,8 +154,9 @@ def divided() -> Markdown:
         for option, value in given.items()
         if method == "crank" and option in ("kappa", "held", "width")
     ]
+    how = words[wrong.sign] if wrong.judged else "divides too"
     return Markdown(
-        f"* **A mixture {words[wrong.sign] if wrong.n > 1 else 'divides too'}.** Difference in rSum, weights "
+        f"* **A mixture {how}.** Difference in rSum, weights "
         f"from a Gaussian mixture of the losses minus count and rank: {gap_text(wrong)} at rate 0.6, "
         f"{gap_text(matched)} on matched pairs. A mixture always finds two groups. The count decides "
         "whether there is anything to divide: of matched pairs it calls at most "

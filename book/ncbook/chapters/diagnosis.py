@@ -12,7 +12,7 @@ from pandas.io.formats.style import Styler
 from scipy.stats import hypergeom
 
 from ncbook import mean_text, recorded, show
-from ncbook.compare import SIGNS, by_seed, paired
+from ncbook.compare import SIGNS, by_seed, few_seeds, paired
 from ncbook.marks import WARMUP
 from ncbook.measurements import measurement
 from ncbook.notebook import measures
@@ -316,12 +316,10 @@ def say_targets(epochs: pd.DataFrame) -> None:
         found = {words: by_seed(ours[name] - theirs[name]) for name, words in measures.items()}
         if label != base and all(d.n for d in found.values()):
             said = [
-                f"{words} {d.short}{f', {SIGNS[d.sign]}' if d.n > 1 else ''}" for words, d in found.items()
+                f"{words} {d.short}{f', {SIGNS[d.sign]}' if d.judged else ''}" for words, d in found.items()
             ]
-            single = all(d.n == 1 for d in found.values())
-            print(
-                f"{label}, against {base}: {'; '.join(said)}{'; one seed decides nothing' if single else ''}"
-            )
+            single = not any(d.judged for d in found.values())
+            print(f"{label}, against {base}: {'; '.join(said)}{'; too few seeds' if single else ''}")
 
 
 def rematching_said(epochs: pd.DataFrame) -> Markdown:
@@ -332,7 +330,7 @@ def rematching_said(epochs: pd.DataFrame) -> Markdown:
         ours, theirs = (part[part["label"] == f"{name}{division}"] for name in ("L2RM", "dropped"))
         val, test = (by_seed(ours[name] - theirs[name]) for name in ("val", "test"))
         if val.n and test.n:
-            verdict = f"**{SIGNS[val.sign]}**" if val.n > 1 else "one seed"
+            verdict = f"**{SIGNS[val.sign]}**" if val.judged else few_seeds(val.n)
             numbers = f"{val.short} points of rSum on validation, {test.short} on test"
             said.append(f"With {words}, rematching against dropping is {verdict}: {numbers}.")
     return say(*said)

@@ -91,7 +91,7 @@ def rematching_said(record: Record) -> Markdown:
     if len(runs):
         runs = as_preset(runs).set_index("seed")
         gain = by_seed(runs["rematch_relevance"] - runs["given_relevance"], digits=3)
-        if gain.n > 1:
+        if gain.judged:
             verdict = ", which could be nothing" if gain.interval[0] <= 0 <= gain.interval[1] else ""
             said = f"Over the recorded runs the gain is {gain.short} of a caption's facts{verdict}."
     return say(

@@ -85,7 +85,7 @@ def types_said(given: Mapping[str, Any]) -> Markdown:
     found: dict[str, list[str]] = {"ahead": [], "behind": [], "undecided": []}
     for name in sums.columns.drop(NAMES["partial_ot"]):
         d = by_seed(sums[NAMES["partial_ot"]] - sums[name])
-        if d.n > 1:
+        if d.judged:
             found[SIGNS[d.sign]].append(name)
     parts = [f"{word}: {', '.join(names)}" for word, names in found.items() if names]
     if not parts:

@@ -11,7 +11,7 @@ from pandas.io.formats.style import Styler
 
 from ncbook import recorded, show
 from ncbook.board import ALONE, AVERAGED, CHOSEN, DATA_NAMES, REAL
-from ncbook.compare import Difference, by_seed, mean_text
+from ncbook.compare import Difference, by_seed, few_seeds, mean_text
 from ncbook.marks import REMARKED, WARMUP, in_warmup, marks_of
 from ncbook.notebook import NOT_RUN, means
 from ncbook.runs import Runs, as_preset, devices, labelled, rows_of, select
@@ -210,9 +210,9 @@ def gap_text(d: Difference) -> str:
     """Return a difference with half of its interval, and whether its seeds tell it from zero."""
     if not d.n:
         return NOT_RUN
-    how = f"± {d.visible:.1f} ({d.n} seeds, 95 %)" if d.n > 1 else "with the one seed that both have"
+    how = f"± {d.visible:.1f} ({d.n} seeds, 95 %)" if d.judged else f"with {few_seeds(d.n)}"
     said = " ".join([f"{d.mean:+.1f}", how, *d.marks])
-    return f"{said}, not told from zero" if d.n > 1 and d.sign == "open" else said
+    return f"{said}, not told from zero" if d.judged and d.sign == "open" else said
 
 
 def two_sets(table: pd.DataFrame, model: str = "bow") -> Figure | None:
