@@ -39,6 +39,7 @@ means what belongs to none of them, such as the rule of the steps: all runs are 
 
 ADDED: dict[str, Any] = {
     "plain.ema": 0.0,
+    "plain.filter": "none",
     **dict.fromkeys(("sps.drop", "gsc.drop", "gsc_plus.drop", "cream.drop"), 0.0),
     **dict.fromkeys(("gsc.words", "gsc_plus.words"), "attention"),
     **dict.fromkeys(("crank.kappa", "crank_plus.kappa"), 0.25),

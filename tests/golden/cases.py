@@ -19,7 +19,10 @@ Entry = Callable[[Trace], None]
 
 # Options of methods that change what is computed; an entry each, from the first weights on.
 VARIANTS: dict[str, tuple[dict[str, Any], ...]] = {
-    "plain": tuple({"loss": x} for x in ("infonce", "infonce_rce", "gce", "rince")),
+    "plain": (
+        *({"loss": x} for x in ("infonce", "infonce_rce", "gce", "rince")),
+        {"loss": "gce", "filter": "linear", "data_options": {"n_train": 80}},
+    ),
     "ncr": ({"loss": "gce"},),
     "sps": ({"loss": "gce"}, {"loss": "triplet"}),
     "linear": ({"filter": False},),
