@@ -54,6 +54,7 @@ TINY = {
     "diagnosis": {"dataset": "planted"},
     "field": {"rate": "0.6"},
     "inside": {"scenes": 120, "epochs": 2},
+    "linear": {"dataset": "planted", "mrate": 0.4},
     "models": {"dataset": "planted", "model": "vse", "epochs": 1},
     "omit": {"dataset": "planted", "epochs": 1},
     "one_run": {"dataset": "planted", "options": {"epochs": 2}},
