@@ -9,17 +9,18 @@ captions. Writes ``book/measured/probe_plans.json`` after every seed.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import torch
-from ncbook.chapters.omit_plans import FEW, encode, on_object, spread, view
+from ncbook.training import words_of
 from probe_common import Case, Run, main
 from torch import Tensor
 
 import nclib
-from nclib.data import Dataset
+from nclib.data import Dataset, Split
 from nclib.evaluation import recall
 from nclib.models import similarity_matrix
 
@@ -32,6 +33,53 @@ TRAINED = {
 LEAD = {"partial_ot": 1, "ot": 0, "cam": 0}  # rows and columns that are dustbins
 PASSES = range(1, 11)
 PICTURES = 50  # that are aligned at a time
+FEW = 3  # entries of a row or column whose share is looked at
+OVERLAP = 0.5  # intersection over union from which a region lies on an object
+SIDE = 96  # of a scene, in its units
+
+
+def view(network: Any, **changes: Any) -> Any:
+    """Return a network with the same weights that compares in another way."""
+    part = copy.copy(network)
+    for name, value in changes.items():
+        setattr(part, name, value)
+    return part.eval()
+
+
+def encode(network: Any, split: Split, images: Any, captions: Any) -> tuple[Any, Any]:
+    """Return the encodings of some pictures and captions of a split."""
+    features, words = split.features(np.asarray(images)), split.captions.batch(np.asarray(captions))
+    with torch.no_grad():
+        return network.encode_images(features), network.encode_captions(words)
+
+
+def on_object(dataset: Dataset, picture: int) -> Iterator[tuple[int, np.ndarray]]:
+    """Yield the position of each word that names one object of a scene, and which regions lie on it, (R,)."""
+    split = dataset.test
+    if "scenes" not in split.details or split.boxes is None:
+        return
+    scene, concepts = split.details["scenes"][picture], dataset.details["concepts"]
+    text, box = words_of(split, picture * split.captions_per_image), split.boxes[picture]
+    for k in range(scene["count"]):
+        name = concepts[scene["concept"][k]].split()
+        starts = [j for j in range(len(text)) if text[j : j + len(name)] == name]
+        if len(starts) == 1:
+            low = np.array([scene["x"][k], scene["y"][k]], float) / SIDE
+            high = low + float(scene["size"][k]) / SIDE
+            sides = np.minimum(box[:, 2:], high) - np.maximum(box[:, :2], low)
+            common = np.prod(sides.clip(0), axis=1)
+            both = np.prod(box[:, 2:] - box[:, :2], axis=1) + np.prod(high - low) - common
+            yield starts[0] + len(name) - 1, common / both >= OVERLAP
+
+
+def spread(shares: Tensor, used: Tensor) -> dict[str, Tensor]:
+    """Describe how far the columns of shares (n, a, b) spread over their ``a`` entries; values of ``used``.
+
+    ``in_use`` is the exponential of the entropy, ``top`` the share of the :data:`FEW` largest entries.
+    """
+    shares = shares / shares.sum(1, keepdim=True).clamp_min(1e-12)
+    top = shares.topk(min(FEW, shares.shape[1]), dim=1)[0].sum(1)
+    return {"in_use": torch.special.entr(shares).sum(1).exp()[used], "top": top[used]}
 
 
 def aligned(network: Any, data: Dataset, **how: Any) -> Iterator[tuple[int, Tensor, Tensor, Tensor]]:

@@ -55,7 +55,6 @@ TINY = {
     "field": {"rate": "0.6"},
     "inside": {"scenes": 120, "epochs": 2},
     "linear": {"dataset": "planted", "mrate": 0.4},
-    "models": {"dataset": "planted", "model": "vse", "epochs": 1},
     "omit": {"dataset": "planted", "epochs": 1},
     "one_run": {"dataset": "planted", "options": {"epochs": 2}},
     "uot_rcl": {
@@ -153,8 +152,7 @@ def test_runs(name, other, tmp_path, kernel):
     code = [c for c in done.cells if c.cell_type == "code" and c.source.strip()]
     assert all(c.execution_count for c in code)
     shown = [k for c in code for o in c.outputs for k in o.get("data", {})]
-    least = 1 if name == "models" else 2  # planted data have no pictures to look at
-    assert sum("image" in k for k in shown) >= least or (name in OF_TABLES and "text/html" in shown)
+    assert sum("image" in k for k in shown) >= 2 or (name in OF_TABLES and "text/html" in shown)
     if "out" in known:
         records = [json.loads(p.read_text()) for p in (tmp_path / "runs").rglob("record.json")]
         assert records
