@@ -55,8 +55,8 @@ attention (`saf`) the order is another: GCE {gce_saf:.0f}, L2RM \
 - **The temperature matters too**: at the value that validation on Flickr8K chooses for each method, not \
 the published one, Flickr8K at {rate:.0%} gives {warm} ({seeds}){elsewhere}.
 - **CRANK, of this book, leads the trained rows on Flickr8K{leads}.** It was changed after both test sets \
-had been seen. *Which method?* (`_build/html/notebooks/advice.html`) \
-ranks all methods on both sets."""
+had been seen. *What holds* (`_build/html/notebooks/photographs.html`) \
+has all methods on both sets."""
 
 
 def scores(model: str = "bow") -> pd.DataFrame:

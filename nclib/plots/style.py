@@ -36,16 +36,16 @@ METHOD_STYLES = {
     "bicro": ("#6F63B5", "v"), "rcl": (ACCENT, "X"),
     "sps": ("#243B6B", "<"), "pcsr": ("#882255", "d"),
     "mscn": ("#A89400", "p"), "repair": (THIRD, "h"),
-    "crank": ("#111111", "8"), "crank_plus": ("#111111", "H"),
+    "crank": ("#111111", "8"), "crank_plus": ("#8E0000", "H"),
     "crcl": ("#00707A", "8"),
     "in2r": ("#A65E2E", "H"),
-    "gsc": ("#6B8E23", ">"), "gsc_plus": ("#6B8E23", "d"),
+    "gsc": ("#6B8E23", ">"), "gsc_plus": ("#33691E", "d"),
     "cream": ("#2E8B8B", "*"),
     "uot_rcl": ("#C2185B", "o"), "elrcmr": (NEUTRAL, "s"),
     "mrl": (ACCENT, "^"), "dscmr": (THIRD, "D"),
     "sdml": ("#E69F00", "v"), "deep_sm": ("#56B4E9", "p"),
     "mcca": ("#8C6D31", "X"), "pls": ("#6F63B5", "P"), "nirnl": ("#243B6B", "<"),
-    "linear": ("#3D2B1F", "*"),
+    "linear": ("#7B1FA2", "*"),
 }  # fmt: skip
 """Colour and marker of the methods that the book discusses; no colour of theirs means right or wrong."""
 NAMES = {

@@ -47,7 +47,6 @@ TINY = {
         "epochs": 1,
         "data_options": {"n_train": 200, "n_val": 50, "n_test": 60, "image_dim": 30, "text_dim": 20},
     },
-    "advice": {"rate": 0.2},
     "audit": {"scenes": 120, "epochs": 1, "labels": 20},
     "costs": {"batch": 64, "epochs": 5},
     "detectors": {"rate": 0.4, "overlap": 1.5},
@@ -73,7 +72,7 @@ OTHERS = [
 OTHERS = [("others", {**given, "baseline": "none"}) for given in OTHERS]
 # Chapters that show the same from a store of what they trained; the build executes all others from theirs.
 SHOWN_AGAIN = {"category_baselines", "crank"}
-OF_TABLES = {"advice", "costs", "field"}
+OF_TABLES = {"costs", "field"}
 pytestmark = pytest.mark.filterwarnings("ignore")  # the kernel's own warnings are not ours
 
 
