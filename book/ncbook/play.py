@@ -121,12 +121,18 @@ def _noise_said(draw: Mismatch, rate: float) -> str:
 
 # -- a transport plan ------------------------------------------------------------------------------------
 
+LAMS = (0.003, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.3)
+RHOS = tuple(k / 20 for k in range(1, 20))
+
 
 def plan(
     costs: Mapping[str, Tensor], pictures: Sequence[str], captions: Sequence[str], partner: Sequence[int],
-    *, lams: Sequence[float], rhos: Sequence[float], lam: float, rho: float,
+    *, lam: float = 0.01, rho: float = 0.4,
 ) -> Play:  # fmt: skip
-    """Show the partial transport plan of a batch of wrong pairs over network, regularisation and moved mass.
+    """Show the partial transport plan of a batch of wrong pairs that the reader changes.
+
+    Network, regularisation and moved mass are chosen, and pairs are taken out of the batch; the page solves
+    the problem again each time.
 
     Parameters
     ----------
@@ -136,39 +142,27 @@ def plan(
         Addresses of the images of the pairs, and their captions.
     partner : sequence of int
         Column whose caption truly belongs to the image of the row; -1 where none does.
-    lams, rhos : sequence of float
-        Positions of the sliders.
     lam, rho : float
-        Values that are shown first, one of each; of the networks the first.
+        Values that are shown first, one of :data:`LAMS` and of :data:`RHOS`; of the networks the first.
     """
     B = len(captions)
-    mask = ~torch.eye(B, dtype=torch.bool)
     true = torch.zeros(B, B, dtype=torch.bool)
     for i, j in enumerate(partner):
         true[i, j] = j >= 0
-    plans, said = [], []
-    for cost in costs.values():
-        x = [
-            [B * ot.partial_sinkhorn(cost.double(), mass, reg=reg, mask=mask).plan for mass in rhos]
-            for reg in lams
-        ]
-        plans.append(x)
-        said.append([[_plan_said(p, true) for p in line] for line in x])
-    at = list(lams).index(lam), list(rhos).index(rho)
-    masses = [[f"{100 * mass:.0f}" for mass in row] for row in plans[0][at[0]][at[1]].tolist()]
+    mask = ~torch.eye(B, dtype=torch.bool)
+    first = next(iter(costs.values())).double()
+    shown = B * ot.partial_sinkhorn(first, rho, reg=lam, mask=mask).plan
+    masses = [[f"{100 * mass:.0f}" for mass in row] for row in shown.tolist()]
     values = {
-        "lams": list(lams), "rhos": list(rhos), "said": said,
-        "plans": [[[_percent(p) for p in line] for line in x] for x in plans],
+        "lams": LAMS, "rhos": RHOS, "partner": list(partner),
+        "costs": [[[round(c, 4) for c in row] for row in cost.tolist()] for cost in costs.values()],
     }  # fmt: skip
     controls = HTML.choice("network", "network", list(costs))
-    controls += HTML.slider("lam", "regularisation λ", lams, at[0])
-    controls += HTML.slider("rho", "moved mass ρ", rhos, at[1])
-    picture = HTML.plan(pictures, captions, masses, partner)
-    return Play("plan", controls, picture, values, said[0][at[0]][at[1]])
-
-
-def _percent(p: Tensor) -> str:
-    return " ".join(f"{100 * v:.0f}" for v in p.flatten().tolist())
+    controls += HTML.slider("lam", "regularisation λ", LAMS, LAMS.index(lam))
+    controls += HTML.slider("rho", "moved mass ρ", RHOS, RHOS.index(rho))
+    return Play(
+        "plan", controls, HTML.plan(pictures, captions, masses, partner), values, _plan_said(shown, true)
+    )
 
 
 def _plan_said(x: Tensor, true: Tensor) -> str:
@@ -187,7 +181,10 @@ def _plan_said(x: Tensor, true: Tensor) -> str:
 # -- search ----------------------------------------------------------------------------------------------
 
 
-def search(split: Split, queries: Sequence[int], scores: Mapping[str, np.ndarray], *, shown: int = 5) -> Play:
+def search(
+    split: Split, queries: Sequence[int], scores: Mapping[str, np.ndarray], *, shown: int = 5,
+    rates: Sequence[float] = (), at: float = 0.0, said: Sequence[str] = (),
+) -> Play:  # fmt: skip
     """Show the first pictures that several networks find for a caption.
 
     Parameters
@@ -200,32 +197,102 @@ def search(split: Split, queries: Sequence[int], scores: Mapping[str, np.ndarray
         Similarity of all pictures with the queries, by name of the network.
     shown : int
         Pictures in a row.
+    rates : sequence of float
+        One for each network, if a slider over them chooses the network of the second row; the first network
+        then stands in the first row.
+    at : float
+        Rate that is shown first, one of ``rates``.
+    said : sequence of str
+        With ``rates``: a sentence for each network.
     """
     own = [int(split.image_of[q]) for q in queries]
     texts = [split.captions.text(q) for q in queries]
-    found, places = {}, {}
-    for name, S in scores.items():
+    names = list(scores)
+    found, places = [], []
+    for S in scores.values():
         order = np.argsort(-S, axis=0, kind="stable")  # (images, queries)
-        found[name] = order[:shown].T.tolist()
-        places[name] = [int(np.flatnonzero(order[:, q] == row)[0]) + 1 for q, row in enumerate(own)]
-    used = sorted({row for lines in found.values() for line in lines for row in line} | set(own))
-    pictures = {row: thumbnail(split, row) for row in used}
-    alts = {row: split.captions.text(row * split.captions_per_image) for row in used}
-
+        found.append(order[:shown].T.tolist())
+        places.append(
+            [f"own picture: place {np.flatnonzero(order[:, q] == r)[0] + 1}" for q, r in enumerate(own)]
+        )
+    used = sorted({row for lines in found for line in lines for row in line} | set(own))
+    pictures = {str(row): thumbnail(split, row) for row in used}
+    alts = {str(row): split.captions.text(row * split.captions_per_image) for row in used}
+    chosen = list(rates).index(at) if rates else 0
     rows = [
-        (name, _place(places[name][0]), [(pictures[r], alts[r], r == own[0]) for r in found[name][0]])
-        for name in scores
+        (names[n], places[n][0], [(pictures[str(r)], alts[str(r)], r == own[0]) for r in found[n][0]])
+        for n in ((0, chosen) if rates else range(len(names)))
     ]
-    said = f"Framed: the picture that the caption was written for, one of {split.n_images}."
     values = {
-        "own": own, "names": list(scores), "found": list(found.values()),
-        "places": [list(map(_place, line)) for line in places.values()],
-        "pictures": {str(row): address for row, address in pictures.items()},
-        "alts": {str(row): alt for row, alt in alts.items()},
+        "own": own, "names": names, "found": found, "places": places, "pictures": pictures, "alts": alts,
+        "rates": list(rates), "said": list(said),
     }  # fmt: skip
-    controls = HTML.choice("query", "caption", texts)
-    return Play("search", controls, HTML.search(rows, shown), values, said)
+    controls = HTML.slider("rate", "wrong pairs in training", rates, chosen) if rates else ""
+    controls += HTML.choice("query", "caption", texts)
+    words = f"Framed: the picture that the caption was written for, one of {split.n_images}."
+    return Play("search", controls, HTML.search(rows, shown), values, said[chosen] if said else words)
 
 
-def _place(place: int) -> str:
-    return f"own picture: place {place}"
+# -- which are wrong? ------------------------------------------------------------------------------------
+
+
+def guess(
+    split: Split, image_of: Sequence[int], p_matched: Sequence[float], rounds: Sequence[Sequence[int]]
+) -> Play:
+    """Let the reader find the wrong pairs, and compare with what an audit finds.
+
+    Parameters
+    ----------
+    split : Split
+        Data with pictures.
+    image_of : sequence of int
+        Picture that each caption of the split stands with.
+    p_matched : sequence of float
+        What the audit says of each pair; of each round as many lowest as are wrong count as its answer.
+    rounds : sequence of sequences of int
+        Captions of each round, each with the same number of pairs and of wrong ones.
+    """
+    games = []
+    for captions in rounds:
+        wrong = [bool(image_of[c] != split.image_of[c]) for c in captions]
+        lowest = np.argsort([p_matched[c] for c in captions], kind="stable")[: sum(wrong)].tolist()
+        pairs = [(thumbnail(split, int(image_of[c])), split.captions.text(c)) for c in captions]
+        games.append({"pairs": pairs, "wrong": wrong, "audit": lowest})
+    n, size = sum(games[0]["wrong"]), len(rounds[0])
+    said = f"{n} of these {size} captions belong to another picture. Choose them."
+    return Play("guess", "", HTML.guess(games[0]["pairs"]), {"games": games, "n": n, "said": said}, said)
+
+
+# -- the gradient of a pair ------------------------------------------------------------------------------
+
+
+def gradient(curves: Mapping[str, Sequence[float]], colours: Mapping[str, str], *, at: float = 0.1) -> Play:
+    """Show how strongly each loss pulls a pair together, for a pair that the reader drags.
+
+    Parameters
+    ----------
+    curves : mapping of str to sequence of float
+        Size of the gradient at equally spaced probabilities from 0 to 1, by name of the loss.
+    colours : mapping of str to str
+        Colour of each curve.
+    at : float
+        Probability that the network first gives to the pair.
+    """
+    top = max(max(line) for line in curves.values())
+    lines = [
+        (
+            name,
+            colours[name],
+            " ".join(f"{400 * k / (len(v) - 1):.1f},{200 - 200 * y / top:.1f}" for k, y in enumerate(v)),
+        )
+        for name, v in curves.items()
+    ]
+    steps = [k / 100 for k in range(101)]
+    pulls = {
+        name: np.interp(steps, np.linspace(0, 1, len(v)), v).round(3).tolist() for name, v in curves.items()
+    }
+    said = "; ".join(f"{name} {v[round(100 * at)]:.2f}" for name, v in pulls.items())
+    values = {"ps": steps, "pulls": pulls, "top": top}
+    controls = HTML.slider("p", "probability that the network gives to the pair", steps, round(100 * at))
+    picture = HTML.gradient(lines, f"{top:.3g}", 400 * at)
+    return Play("gradient", controls, picture, values, f"Pull: {said}.")

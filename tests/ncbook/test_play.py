@@ -6,8 +6,7 @@ import re
 import numpy as np
 import pytest
 import torch
-from ncbook import play
-from ncbook.chapters import inside
+from ncbook import networks, play
 
 from nclib import data, ot
 
@@ -43,26 +42,36 @@ def test_noise_shows_the_captions_of_every_draw(split):
 def test_plan_moves_the_mass_and_counts_true_partners():
     cost = torch.rand(5, 5, generator=torch.Generator().manual_seed(0))
     cost[0, 2] = -1.0
-    lams, rhos = (0.01, 0.3), (0.2, 0.8)
-    shown = play.plan(
-        {"one": cost, "other": 1 - cost}, ["data:,"] * 5, list("abcde"), [2, -1, -1, -1, 3],
-        lams=lams, rhos=rhos, lam=0.3, rho=0.8,
-    )  # fmt: skip
+    costs = {"one": cost, "other": 1 - cost}
+    shown = play.plan(costs, ["data:,"] * 5, list("abcde"), [2, -1, -1, -1, 3], lam=0.01, rho=0.8)
     values = given_to(shown)
+    np.testing.assert_allclose(values["costs"], [cost.tolist(), (1 - cost).tolist()], atol=1e-4)
+    assert values["partner"] == [2, -1, -1, -1, 3]
     exact = 5 * ot.partial_sinkhorn(cost.double(), 0.8, reg=0.01, mask=~torch.eye(5, dtype=torch.bool)).plan
-    found = np.array(values["plans"][0][0][1].split(), float).reshape(5, 5)
-    np.testing.assert_allclose(found, 100 * exact, atol=0.51)
+    drawn = [int(mass) for mass in re.findall(r"--nc-mass:(\d+)%", shown.picture)]
+    np.testing.assert_allclose(np.reshape(drawn, (5, 5)), 100 * exact, atol=0.51)
     right = float(exact[0, 2] + exact[4, 3]) / float(exact.sum())
-    assert values["said"][0][0][1].startswith(f"80% of the mass moves, {right:.0%} of it to true partners")
-    assert "by chance 10%" in shown.said
+    assert shown.said.startswith(f"80% of the mass moves, {right:.0%} of it to true partners (by chance 10%)")
     assert shown.picture.count("nc-given") == 5
     assert shown.picture.count("nc-true") == 2
+    assert shown.picture.count('type="checkbox"') == 5  # pairs are taken out of the batch
     assert shown.picture.count('<p class="nc-pair" hidden>') == 1  # the script fills it
 
 
-def test_a_network_that_is_not_stored_is_named(capsys):
-    assert inside.stored_plan("l2rm", "ncr") is None
-    assert capsys.readouterr().out == "no stored networks of ncr: make demo makes them\n"
+def test_a_batch_of_wrong_pairs_begins_with_a_chain_of_partners():
+    own = np.repeat(np.arange(40), 2)
+    given = (own + 7) % 40
+    rows, partner = networks.wrong_batch(own, given)
+    assert len(set(rows)) == len(rows) == len(partner)
+    assert (own[rows] != given[rows]).all()
+    for place, column in enumerate(partner):
+        assert column == -1 or own[rows[column]] == given[rows[place]]
+    assert partner[0] == 1
+
+
+def test_a_network_that_is_not_stored_is_named():
+    with pytest.raises(ValueError, match=r"no stored network of ncr at rate 0.4: make demo makes it"):
+        networks.stored_plan("l2rm", "ncr")
 
 
 def test_search_ranks_by_the_given_scores(split):
@@ -80,11 +89,42 @@ def test_search_ranks_by_the_given_scores(split):
     assert set(values["pictures"]) == set(values["alts"]) >= {"1", "8", "19"}
 
 
+def test_a_slider_over_rates_chooses_the_second_row(split):
+    scores = {name: np.random.default_rng(k).random((20, 1)) for k, name in enumerate("abc")}
+    shown = play.search(split, [5], scores, rates=(0.0, 0.5, 0.9), at=0.9, said=["x", "y", "z"])
+    assert re.findall(r"<span>(\w)</span>", shown.picture) == ["a", "c"]
+    assert shown.said == "z"
+    assert "0.9</output>" in shown.controls
+    values = given_to(shown)
+    assert values["rates"] == [0, 0.5, 0.9]
+    assert f"<small>{values['places'][2][0]}</small>" in shown.picture
+
+
+def test_in_the_game_as_many_pairs_are_the_audits_choice_as_are_wrong(split):
+    image_of = np.array(split.image_of)
+    image_of[[3, 12]] = 7, 1
+    p_matched = np.linspace(0, 1, len(image_of))
+    values = given_to(play.guess(split, image_of, p_matched, [[3, 12, 20, 21], [12, 3, 30, 0]]))
+    assert values["n"] == 2
+    assert [game["wrong"] for game in values["games"]] == [[True, True, False, False]] * 2
+    assert [game["audit"] for game in values["games"]] == [[0, 1], [3, 1]]
+    assert values["games"][0]["pairs"][0] == [play.thumbnail(split, 7), split.captions.text(3)]
+
+
+def test_a_dragged_pair_reads_the_curves():
+    curves = {"InfoNCE": [20.0, 10.0, 0.0], "GCE": [0.0, 8.0, 0.0]}
+    shown = play.gradient(curves, {"InfoNCE": "#000000", "GCE": "#111111"}, at=0.25)
+    values = given_to(shown)
+    assert values["top"] == 20
+    assert values["pulls"]["InfoNCE"][25] == 15
+    assert shown.said == "Pull: InfoNCE 15.00; GCE 4.00."
+    assert shown.picture.count("<polyline") == 2
+
+
 def test_hostile_captions_stay_text():
     hostile = '</script><img src=x onerror="alert(1)">'
     cost = torch.rand(3, 3, generator=torch.Generator().manual_seed(0))
-    text = play.plan(
-        {hostile: cost}, ["data:,"] * 3, [hostile] * 3, [-1] * 3, lams=(0.1,), rhos=(0.5,), lam=0.1, rho=0.5
-    )._repr_html_()
+    shown = play.plan({hostile: cost}, ["data:,"] * 3, [hostile] * 3, [-1] * 3, lam=0.1, rho=0.5)
+    text = shown._repr_html_()
     assert "<img src=x" not in text
     assert text.count("</script>") == 1

@@ -1,0 +1,90 @@
+"""Trained networks that chapters ask: what they score, and where transport would send their wrong pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from ncbook import play
+from ncbook.demo import opened, stored_runs
+from nclib.data import Split
+from nclib.runs import Record, TrainedModel
+
+RATE = 0.4  # mismatch rate of the stored networks
+STORED = {"l2rm": "L2RM", "plain": "triplet", "infonce": "InfoNCE", "rcl": "RCL"}
+BATCH, CHAIN = 12, 8  # wrong pairs of a batch, and those of them that hold each other's partners
+
+
+def model_of(record: Record) -> TrainedModel:
+    """Return the networks of a finished run on pairs, made here or stored, to score with."""
+    run = opened(record)
+    sizes = {"feature_dim": run.dataset.feature_dim}
+    return TrainedModel(run.trainer.networks, run.dataset.vocabulary, {"sizes": sizes})
+
+
+def wrong_batch(own: np.ndarray, given: np.ndarray, seed: int = 0) -> tuple[list[int], list[int]]:
+    """Choose wrong pairs, the first of which hold each other's partners: more than a batch has by chance.
+
+    Parameters
+    ----------
+    own, given : ndarray, int, (N,)
+        Picture that each caption was written for, and the picture that the noise pairs it with.
+    seed : int
+        Of the choice.
+
+    Returns
+    -------
+    rows : list of int, (B,)
+        Pairs; each of the first holds a caption of the image before it.
+    partner : list of int, (B,)
+        Place in ``rows`` of the caption that truly belongs to the image of a row; -1 where none does.
+    """
+    wrong = np.random.default_rng(seed).permutation(np.flatnonzero(own != given))
+    rows = [int(wrong[0])]
+    while len(rows) < CHAIN:
+        partners = wrong[own[wrong] == given[rows[-1]]]
+        if not len(partners) or partners[0] in rows:
+            break
+        rows.append(int(partners[0]))
+    for q in wrong:
+        if len(rows) < BATCH and given[q] not in given[rows] and own[q] not in given[rows]:
+            rows.append(int(q))
+    return rows, [next((j for j, q in enumerate(rows) if own[q] == given[p]), -1) for p in rows]
+
+
+def plan_of(models: Mapping[str, TrainedModel], train: Split, given: np.ndarray, seed: int = 0) -> play.Play:
+    """Show plans of a batch of wrong pairs by several networks; ``given`` as in :func:`wrong_batch`."""
+    rows, partner = wrong_batch(np.asarray(train.image_of), given, seed)
+    texts = [train.captions.text(p) for p in rows]
+    pictures = [play.thumbnail(train, int(given[p])) for p in rows]
+    scores = {name: model.score(train.images[given[rows]], texts) for name, model in models.items()}
+    costs = {name: 1 - torch.as_tensor(S) for name, S in scores.items()}
+    return play.plan(costs, pictures, texts, partner)
+
+
+def stored(method: str, rate: float = RATE) -> Record:
+    """Return the stored run of a network, a name of :data:`STORED`, at a mismatch rate.
+
+    Raises
+    ------
+    ValueError
+        Where there is none.
+    """
+    for record in stored_runs():
+        s = record.settings
+        loss = s["method_options"].get("loss")
+        name = "infonce" if s["method"] == "plain" and loss == "infonce" else s["method"]
+        if (Path(record.folder).parent.name, name, s.get("mrate")) == ("noisy_correspondence", method, rate):
+            return record
+    raise ValueError(f"no stored network of {method} at rate {rate:g}: make demo makes it")
+
+
+def stored_plan(*methods: str) -> play.Play:
+    """Show plans of a batch of wrong training pairs by stored networks, names of :data:`STORED`."""
+    records = {method: stored(method) for method in methods}
+    first = opened(records[methods[0]])
+    models = {STORED[method]: model_of(record) for method, record in records.items()}
+    return plan_of(models, first.dataset.train, first.trainer.pairs.image_of.numpy())
