@@ -237,7 +237,7 @@ def search(
 
 
 def guess(
-    split: Split, image_of: Sequence[int], p_matched: Sequence[float], rounds: Sequence[Sequence[int]]
+    split: Split, image_of: Sequence[int], p_clean: Sequence[float], rounds: Sequence[Sequence[int]]
 ) -> Play:
     """Let the reader find the wrong pairs, and compare with what an audit finds.
 
@@ -247,7 +247,7 @@ def guess(
         Data with pictures.
     image_of : sequence of int
         Picture that each caption of the split stands with.
-    p_matched : sequence of float
+    p_clean : sequence of float
         What the audit says of each pair; of each round as many lowest as are wrong count as its answer.
     rounds : sequence of sequences of int
         Captions of each round, each with the same number of pairs and of wrong ones.
@@ -255,7 +255,7 @@ def guess(
     games = []
     for captions in rounds:
         wrong = [bool(image_of[c] != split.image_of[c]) for c in captions]
-        lowest = np.argsort([p_matched[c] for c in captions], kind="stable")[: sum(wrong)].tolist()
+        lowest = np.argsort([p_clean[c] for c in captions], kind="stable")[: sum(wrong)].tolist()
         pairs = [(thumbnail(split, int(image_of[c])), split.captions.text(c)) for c in captions]
         games.append({"pairs": pairs, "wrong": wrong, "audit": lowest})
     n, size = sum(games[0]["wrong"]), len(rounds[0])

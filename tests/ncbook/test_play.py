@@ -103,8 +103,8 @@ def test_a_slider_over_rates_chooses_the_second_row(split):
 def test_in_the_game_as_many_pairs_are_the_audits_choice_as_are_wrong(split):
     image_of = np.array(split.image_of)
     image_of[[3, 12]] = 7, 1
-    p_matched = np.linspace(0, 1, len(image_of))
-    values = given_to(play.guess(split, image_of, p_matched, [[3, 12, 20, 21], [12, 3, 30, 0]]))
+    p_clean = np.linspace(0, 1, len(image_of))
+    values = given_to(play.guess(split, image_of, p_clean, [[3, 12, 20, 21], [12, 3, 30, 0]]))
     assert values["n"] == 2
     assert [game["wrong"] for game in values["games"]] == [[True, True, False, False]] * 2
     assert [game["audit"] for game in values["games"]] == [[0, 1], [3, 1]]
