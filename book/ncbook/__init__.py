@@ -32,8 +32,9 @@ from ncbook.layouts import LAYOUTS, PAPERS, Layout
 from ncbook.match import Rerun, reruns
 from ncbook.measurements import keep, measurement
 from ncbook.notebook import means, show
+from ncbook.one_row import compared_table, side_by_side
 from ncbook.papers import paper_table, printed
 from ncbook.runs import RECORDED, Runs, load_runs, named, protocol_line, recorded, recorded_run
 from ncbook.statistics import differences
-from ncbook.tables import bundled_table, index_table, printed_table, side_by_side, unfilled_table
+from ncbook.tables import bundled_table, index_table, printed_table, unfilled_table
 from ncbook.viewing import view

@@ -46,6 +46,8 @@ class Study:
         Paper and table that print the undefended network without noise, where ``from_rate`` is 0.
     model : str
         Similarity model of the printed rows.
+    simple : sequence of str
+        Labels of rows that were measured alone: plain training with other losses, the closed form.
     shown : sequence of float
         Rates of the figure: those where the undefended network loses much more than the spread of the seeds.
     """
@@ -57,7 +59,13 @@ class Study:
     from_rate: float = 0.0
     clean: tuple[str, str] | tuple[()] = ("L2RM", "7")
     model: str = "sgr"
+    simple: Sequence[str] = ("plain (infonce)", "plain (infonce_rce)", "plain (gce)", "linear")
     shown: Sequence[float] = (0.4, 0.6)
+
+    @property
+    def rows(self) -> list[str]:
+        """Labels of the rows of figure and table, the simple ones first."""
+        return [*self.simple, *self.methods]
 
     @property
     def metric(self) -> str:
@@ -76,6 +84,7 @@ STUDIES = {
         from_rate=0.2,
         clean=(),
         model="",
+        simple=("mcca",),
         shown=(0.6, 0.8),
     ),
 }
@@ -83,6 +92,11 @@ PRINTED = {name: dataset for dataset, name in DATASETS.items()}  # data set -> p
 FILL: dict[str, dict[str, Any]] = {"printed": {"mfc": "none", "mew": 1.6, "ms": 7}, "measured": {}}
 MISSING = {"printed": "–", "measured": "not run"}
 PROTOCOLS: dict[str, list[str]] = {"images": [], "captions": ["captions"], "symmetric": []}  # and their words
+
+
+def reader(label: str) -> str:
+    """Return what readers call a row of figure and table."""
+    return next((name for name, known in plots.NAMES.items() if known == label), label)
 
 
 def won_back(method: pd.Series, undefended: pd.Series, unharmed: pd.Series) -> pd.Series:
@@ -164,11 +178,15 @@ def measured_effects(paper: str, runs: Runs) -> pd.DataFrame:
     rows, columns = list[Any](), ["method", "place", "rate", "share"]
     if table.empty:
         return pd.DataFrame(rows, columns=columns)
-    table = with_shares(select(table, variant=""), study)
+    losses = [label.removeprefix("plain (").removesuffix(")") for label in study.simple if "(" in label]
+    table = with_shares(select(table, variant=["", *(f"loss={loss}" for loss in losses)]), study)
+    simple = table["variant"] != ""
+    label = table["method"].where(~simple, "plain (" + table["variant"].str.removeprefix("loss=") + ")")
+    table = table.assign(label=label)[~simple | (table["method"] == "plain")]
     table = table[(table["preset"] != SMALL) & table["protocol"].isin(PROTOCOLS)].dropna(subset="won_back")
     place = [k for k in ("dataset", "preset", "model") if k in table]
-    table = select(table, method=list(study.methods))
-    for key, part in table.groupby([*place, "protocol", RATE[study.metric], "method"], sort=False):
+    table = select(table, label=study.rows)
+    for key, part in table.groupby([*place, "protocol", RATE[study.metric], "label"], sort=False):
         dataset, *more, protocol, rate, method = key
         words = ", ".join([data_name(dataset), *more, *PROTOCOLS[protocol]])
         share = by_seed(part.groupby("seed")["won_back"].mean(), digits=2)
@@ -185,25 +203,21 @@ def effects_figure(paper: str, runs: Runs) -> Figure:
     places = dict(zip(both["place"], both["kind"], strict=True))
     looks = dict(zip(places, itertools.cycle(zip(plots.CYCLE, plots.MARKS, strict=True)), strict=False))
     shift = {place: 0.7 * (i / max(len(places) - 1, 1) - 0.5) for i, place in enumerate(places)}
-    height = 1.6 + 0.14 * len(study.methods) * max(len(places), 3)
+    height = 1.6 + 0.14 * len(study.rows) * max(len(places), 3)
     figure, (axes,) = plots.panels(1, len(study.shown), height=height, sharey=True, sharex=True)
     for axis, rate in zip(axes, study.shown, strict=True):
         for row in select(both, rate=rate).itertuples():
-            y = study.methods.index(row.method) + shift[row.place]
+            y = study.rows.index(row.method) + shift[row.place]
             colour, mark = looks[row.place]
             interval(axis, row.share, y, colour, mark, **FILL[row.kind])
             place = {"xytext": (4, 1), "textcoords": "offset points", "fontsize": 8}
             axis.annotate("".join(row.share.marks), (row.share.mean, y), **place)
         for at in (0, 1):
             axis.axvline(at, color="#444444", lw=1, ls=("-", ":")[at])
-        axis.set(
-            title=f"noise rate {rate:g}",
-            xlabel="share of the loss won back",
-            xlim=(-0.6, 1.6 if study.kind == "labels" else 1.15),
-        )
+        axis.set(title=f"noise rate {rate:g}", xlabel="share of the loss won back")
         axis.grid(axis="y", visible=False)
-    axes[0].set(yticks=range(len(study.methods)), yticklabels=study.methods)
-    axes[0].invert_yaxis()
+    axes[0].set(yticks=range(len(study.rows)), yticklabels=[reader(label) for label in study.rows])
+    axes[0].set_ylim(len(study.rows) - 0.4, -0.6)
     for place, (colour, mark) in looks.items():
         kind = places[place]
         axes[0].plot([], [], mark, color=colour, label=f"{kind}: {place}", **FILL[kind])
@@ -227,14 +241,14 @@ def effects_table(paper: str, runs: Runs) -> Table:
     shown = [(kind, *(part.strip() for part in name.partition(",")[::2])) for kind, name in heads]
     rates = sorted(set(both.loc[both["kind"] == "printed", "rate"]))
     rows, lines = [], []
-    for method, rate in itertools.product(study.methods, rates):
+    for method, rate in itertools.product(study.rows, rates):
         found = [select(both, method=method, rate=rate, kind=kind, place=place) for kind, place in heads]
         cells = [
             _share_text(kind, own["share"].iloc[0]) if len(own) else MISSING[kind]
             for (kind, _), own in zip(heads, found, strict=True)
         ]
-        rows.append(([Cell(method), Cell(f"{rate:g}")], [_cell(c) for c in cells]))
-        lines.append([method, f"{rate:g}", *cells])
+        rows.append(([Cell(reader(method)), Cell(f"{rate:g}")], [_cell(c) for c in cells]))
+        lines.append([reader(method), f"{rate:g}", *cells])
     unharmed = "matched pairs" if not study.from_rate else f"label noise {study.from_rate:g}"
     return Table(
         slug=f"shares-{paper.lower()}",

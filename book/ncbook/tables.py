@@ -228,6 +228,7 @@ def bundled_table(paper: str, table: str, runs: Runs, *, preset: str = "") -> Ta
         rows=[(row.first, _measured_cells(layout, row)) for row in shown],
         notes={m: MARKS[m] for m in MARKS if any(m in cell.marks for row in shown for cell in row.first)},
         file=csv_text(head, (_measured_line(row) for row in rows)),
+        closed=True,
     )
 
 
@@ -245,7 +246,7 @@ def _not_run(rows: Sequence[_Row], where: dict[str, str]) -> str:
     return f"{NOT_RUN.capitalize()}: {names}. Each is one command: nclib run {given} RATE"
 
 
-def _reference(layout: Layout, method: str, model: str) -> RunSpec:
+def reference_of(layout: Layout, method: str, model: str) -> RunSpec:
     """Return the run that the differences of a row are taken against."""
     if layout.reference == "deep_sm":
         return RunSpec("deep_sm")
@@ -263,7 +264,7 @@ def _retrieval_rows(layout: Layout, groups: Groups, place: Place, table: pd.Data
             same = select(level, method=run.method, variant=run.variant)
             models = [run.model] if models_named(layout) else sorted(set(same["model"])) or [""]
             for model in models:
-                part, other = select(same, model=model), _reference(layout, run.method, model)
+                part, other = select(same, model=model), reference_of(layout, run.method, model)
                 gain = paired(part, select(level, method=other.method, model=other.model, variant="")).short
                 if len(part) and (run.method, model, run.variant) == (other.method, other.model, ""):
                     gain = "reference"
@@ -279,7 +280,7 @@ def _category_rows(layout: Layout, groups: Groups, place: Place, table: pd.DataF
     for run, names in groups.values():
         every = select(table, method=run.method, variant=run.variant)
         level = {r: select(every, noise_rate=r) for r in rates}
-        other, gains = _reference(layout, run.method, ""), []
+        other, gains = reference_of(layout, run.method, ""), []
         for rate, part in level.items():
             base = select(table, method=other.method, variant="", noise_rate=rate)
             is_base = len(part) and (run.method, run.variant) == (other.method, "")
@@ -319,25 +320,6 @@ def _measured_line(row: _Row) -> list[str]:
     means = [cell for v in row.values for cell in _mean_and_std(v)]
     origin = [checksums(row.runs, "noise.checksum"), sorted(map(str, row.runs.get("name", ())))]
     return [*row.heads, *means, str(max(map(len, row.values))), *row.gains, *map(" ".join, origin)]
-
-
-# -- both ------------------------------------------------------------------------------------------------
-
-
-def side_by_side(paper: str, table: str, runs: Runs, *, preset: str = "") -> None:
-    """Display a printed table and, below it, the nearest measured one.
-
-    Parameters
-    ----------
-    paper, table, runs, preset
-        As in :func:`bundled_table`.
-    """
-    from IPython.display import display  # the command line does without it
-
-    display(printed_table(paper, table, runs))
-    nearest = bundled_table(paper, table, runs, preset=preset)
-    if nearest is not None:
-        display(nearest)
 
 
 # -- where they are --------------------------------------------------------------------------------------
