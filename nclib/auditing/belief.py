@@ -22,6 +22,7 @@ from nclib.auditing.neighbours import Neighbours
 from nclib.auditing.pairs import Indices, Pairs
 from nclib.auditing.scores import PARTS, SCORES, Scored, parts_of, scored_by
 from nclib.auditing.share import Calibration, Share, calibrate, interval
+from nclib.auditing.within import NATURAL, Groups, Within, within, within_clusters
 from nclib.noise import calibration as compare
 
 Array = NDArray[Any]
@@ -96,11 +97,18 @@ class Belief:
     shifted : ndarray of bool, (M,)
         Pairs in a run of rows that is shifted: nearly all of them are wrong.
     seed : int
+    within : Within or None
+        Pairs that fit no better than exchanges within a value of the column that was named: they count in
+        P(wrong) and in the share.
+    alike : Within or None
+        The same of clusters of pictures, without a column: it is reported, and counts in nothing.
     before : Calibration or None
         That before labels of a person.
     marks : Corrected or None
         What labels changed.
     n_marks : int
+    asked : Share or None
+        Share by labels of a random sample, where it is believed rather than any score.
     """
 
     pairs: Pairs
@@ -112,9 +120,12 @@ class Belief:
     contradicted: tuple[str, Share] | None
     shifted: NDArray[np.bool_]
     seed: int
+    within: Within | None = None
+    alike: Within | None = None
     before: Calibration | None = None
     marks: Corrected | None = None
     n_marks: int = 0
+    asked: Share | None = None
 
     @property
     def scored(self) -> Scored:
@@ -138,6 +149,8 @@ class Belief:
         """P(wrong) of the given pairs, its lower and its upper end, (3, M); NaN for those not judged."""
         ends = self.calibration(self.score, self.kind)
         if not self.reason:
+            if self.within is not None:
+                ends = 1 - (1 - ends) * (1 - self.within.ends)
             ends[:, self.shifted] = np.maximum(ends[:, self.shifted], np.array(IN_A_RUN)[:, None])
         ends[:, ~self.pairs.usable] = np.nan
         return ends
@@ -154,8 +167,19 @@ class Belief:
 
     @property
     def share(self) -> Share:
-        """Share of wrong pairs with a 95 % interval: that of the calibration, and of the shifted runs."""
-        return self._with_runs(self.calibration.share, self.pairs.usable)
+        """Share of wrong pairs with a 95 % interval: of the calibration, and what values and runs add.
+
+        Of the pairs that fit no better than exchanges within their value, clean data have some: the lower end
+        leaves out as many.
+        """
+        if self.asked is not None:
+            return self.asked
+        share = self._with_runs(self.calibration.share, self.pairs.usable)
+        if self.reason or self.within is None:
+            return share
+        inside = self.within.share
+        added = inside.value, max(0.0, inside.low - NATURAL), inside.high
+        return Share(*(1 - (1 - end) * (1 - more) for end, more in zip(share, added, strict=True)))
 
     def _with_runs(self, share: Share, rows: NDArray[np.bool_]) -> Share:
         """Return the share of some pairs whose part outside shifted runs has the given one."""
@@ -221,7 +245,18 @@ class Belief:
         """
         if self.reason or not (shifted & self.pairs.usable).any():
             return self
-        return _decided(self.pairs, self.queries, self.opinions, self.kind, shifted, self.seed)
+        found = _decided(self.pairs, self.queries, self.opinions, self.kind, shifted, self.seed)
+        return replace(found, within=self.within, alike=self.alike)
+
+    def among_alike(self, groups: Groups | None, near: Neighbours) -> Belief:
+        """Return the belief with what exchanges within a value show, or without a column within clusters."""
+        if self.reason:
+            return self
+        right = 1 - np.nan_to_num(self.ends[0])
+        if groups is None:
+            return replace(self, alike=within_clusters(self.pairs, near, right, self.seed))
+        of = f"the same {groups.column}"
+        return replace(self, within=within(self.pairs, near, groups.values, of, right, self.seed))
 
     def told(self, rows: Indices, wrong: NDArray[np.bool_], chance: Array) -> Belief:
         """Return the belief after labels, which replace those of an earlier call.
@@ -236,17 +271,21 @@ class Belief:
         base, judged = self.before or self.calibration, self.scores_decide[rows]
         if not judged.any():
             return replace(self, n_marks=len(rows))
-        old = replace(self, calibration=base)
-        at, said, chance = rows[judged], wrong[judged], chance[judged]
+        at, said, asked = rows[judged], wrong[judged], np.isfinite(chance)
         marks = relabelled(base, self.scored.values[0], self.score[at], self.kind[at], said)
-        calibration, asked = marks.calibration, np.isfinite(chance)
-        # Where scores contradict each other, labels of a random sample are believed rather than any score.
-        if self.contradicted and asked.sum() >= FEWEST_ASKED:
-            place = np.searchsorted(self.queries.usable, at[asked])
-            p = old.ends[0][self.queries.usable]
-            share, part = by_sample(p, place, chance[asked], said[asked]), float(self.shifted.mean())
-            calibration = base.with_share(Share(*((end - part) / (1 - part) for end in share)))
-        return replace(self, calibration=calibration, before=base, marks=marks, n_marks=len(rows))
+        told = replace(self, before=base, marks=marks, n_marks=len(rows), asked=None)
+        if not self.contradicted and self.within is None:
+            return replace(told, calibration=marks.calibration)
+        # Labels of a random sample are believed rather than scores that contradict each other, or exchanges
+        # within a value, whose share is an estimate.
+        if asked.sum() < FEWEST_ASKED:
+            return told if self.within is not None else replace(told, calibration=marks.calibration)
+        usable, old = self.queries.usable, replace(told, calibration=base)
+        place = np.searchsorted(usable, rows[asked])
+        share = by_sample(old.ends[0][usable], place, chance[asked], wrong[asked])
+        part = float(self.shifted.mean())
+        outside = Share(*((end - part) / (1 - part) for end in share))
+        return replace(told, asked=share, calibration=base.with_share(outside) if self.contradicted else base)
 
     @property
     def assumption(self) -> str:

@@ -164,7 +164,7 @@ def _facts(audit: Audit) -> dict[str, Any]:
         "second_share": audit.second_share and audit.second_share._asdict(),
         "blind_spot": audit.blind_spot and audit.blind_spot._asdict(),
         "by": audit.by.to_dict("records"),
-        "inside": audit.inside.to_dict("records"),
+        "inside": audit.inside and {"of": audit.inside.of, "values": audit.inside.table.to_dict("records")},
         "warnings": audit.warnings,
         "findings": audit.findings,
         "assumption": audit.assumption,

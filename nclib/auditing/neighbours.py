@@ -205,11 +205,11 @@ def _group_tiles(left: Side, right: Side) -> tuple[int, Callable[[int], Tiles]]:
     # every row searches; 3. a step compares a part of the rows with one group after the other.
     usable = right.rows
     size = min(len(usable), round(GROUPS * len(usable) ** 0.5))
-    centres = _centres(right, size)
-    group = _nearest(right, centres, 1)[:, 0]
+    centres = centres_of(right, size)
+    group = nearest_centres(right, centres, 1)[:, 0]
     ends = np.cumsum(np.bincount(group, minlength=size))[:-1]
     members = np.split(usable[np.argsort(group, kind="stable")], ends)
-    searched = _nearest(left, centres, min(PROBES, size))
+    searched = nearest_centres(left, centres, min(PROBES, size))
     parts = _parts(left.rows, AT_ONCE)
 
     def tiles(step: int) -> Tiles:
@@ -229,7 +229,7 @@ def _parts(rows: Indices, size: int) -> list[Indices]:
     return [rows[part] for part in blocks(len(rows), size)]
 
 
-def _centres(side: Side, size: int) -> Array:
+def centres_of(side: Side, size: int) -> Array:
     """Return the centres of groups, (size, D), by spherical k-means on a sample."""
     rng = np.random.default_rng(0)
     x = side.unit(np.sort(rng.permutation(side.rows)[: SAMPLE * size]))
@@ -242,7 +242,7 @@ def _centres(side: Side, size: int) -> Array:
     return centres
 
 
-def _nearest(side: Side, centres: Array, count: int) -> Array:
+def nearest_centres(side: Side, centres: Array, count: int) -> Array:
     """Return the ``count`` groups, (rows, count), whose centres are nearest to each row."""
     rows = side.rows
     found = np.empty((len(rows), count), np.min_scalar_type(len(centres)))

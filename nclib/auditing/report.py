@@ -270,14 +270,8 @@ def summary(audit: Audit) -> str:
         f"  {beginning(one.value)}: {one.share:.1%} of {one.pairs:,} ({one.low:.1%} to {one.high:.1%})"
         for one in audit.by.head(SHOWN).itertuples()
     ]
-    if len(audit.inside):
-        *_, one = audit.inside.itertuples()
-        left_out = audit.by["pairs"].sum() - one.pairs
-        lines.append(
-            f"  {one.share:.1%} ({one.low:.1%} to {one.high:.1%}) fit no better than another caption of "
-            f"the same value, an estimate from {one.pairs:,} pairs; {left_out:,} of rare values, or that "
-            "stand there again, are left out"
-        )
+    if audit.inside is not None:
+        lines.append(f"  {audit.inside}")
     lines += audit.findings
     blind = "" if audit.blind_spot is None else str(audit.blind_spot)
     lines += filter(None, (audit.assumption, blind, audit.belief.weakness))

@@ -19,6 +19,7 @@ from nclib.auditing.pairs import Indices, Pairs
 from nclib.auditing.partners import Partners
 from nclib.auditing.share import Share
 from nclib.auditing.spreadsheet import read_marks, unguarded
+from nclib.auditing.within import Within
 from nclib.auditing.wording import about_marks
 from nclib.common.checks import check_array, check_choice, check_count
 from nclib.noise import calibration as compare
@@ -73,9 +74,6 @@ class Audit:
         "picture"), ``name``, ``times``, and ``wrong``, the expected share of its pairs that are wrong.
     groups : list of str
         Names of the groups of pairs that have probabilities of their own.
-    inside : DataFrame
-        Share of pairs in each group that fit no better than pairs exchanged within it, an estimate of
-        the mistakes inside the group; the last row is of all groups but that of the rarer values.
     """
 
     pairs: Pairs
@@ -90,7 +88,6 @@ class Audit:
     found: list[str]
     repeats: pd.DataFrame
     groups: list[str]
-    inside: pd.DataFrame
     labels: dict[str, str] = field(default_factory=dict)
     edits: dict[str, str] = field(default_factory=dict)
     asked: dict[str, float] = field(default_factory=dict)
@@ -139,10 +136,16 @@ class Audit:
         return self.belief.by_value(self.groups)
 
     @property
+    def inside(self) -> Within | None:
+        """Pairs that fit no better than exchanges within their value, or within clusters of pictures."""
+        return self.belief.within or self.belief.alike
+
+    @property
     def ask_first(self) -> bool:
         """Whether labels of :meth:`ask` come before the answer: parts of it disagree, or mistakes hide."""
-        hidden = self.blind_spot is not None and self.blind_spot.hides and not self.labels
-        return bool(self.warnings) or hidden
+        hidden = self.blind_spot is not None and self.blind_spot.hides
+        beyond = self.inside is not None and self.inside.beyond
+        return bool(self.warnings) or ((hidden or beyond) and not self.labels)
 
     @property
     def kept(self) -> NDArray[np.bool_]:

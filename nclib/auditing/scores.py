@@ -278,6 +278,14 @@ def standardised(pairs: Pairs, neighbours: Neighbours, rows: Indices, of: Indice
     ) / 2
 
 
+def moments(c: Array, own: NDArray[np.bool_]) -> Array:
+    """Return mean and deviation, (2, Q), of rows of cosines, (Q, A), but those of the item's own pairs."""
+    use = ~own
+    n = use.sum(1).clip(1)
+    mean = (c * use).sum(1) / n
+    return np.stack([mean, np.sqrt((((c - mean[:, None]) ** 2) * use).sum(1) / n).clip(1e-6)])
+
+
 def _with_random(pairs: Pairs) -> tuple[Indices, Array, Array]:
     """Return the fold of each caption, and means and deviations of cosines with random items of other pairs.
 
@@ -287,12 +295,6 @@ def _with_random(pairs: Pairs) -> tuple[Indices, Array, Array]:
     fold, usable = fold_of(pairs.captions), np.flatnonzero(pairs.usable)
     rng, folds = np.random.default_rng(0), int(fold.max()) + 1
     caption, picture = np.ones((2, len(pairs)), np.float32), np.ones((2, folds, pairs.n_images), np.float32)
-
-    def facts(c: Array, own: NDArray[np.bool_]) -> Array:
-        use = ~own
-        n = use.sum(1).clip(1)
-        mean = (c * use).sum(1) / n
-        return np.stack([mean, np.sqrt((((c - mean[:, None]) ** 2) * use).sum(1) / n).clip(1e-6)])
 
     for k in range(folds):
         mine = usable[fold[usable] == k]
@@ -305,10 +307,10 @@ def _with_random(pairs: Pairs) -> tuple[Indices, Array, Array]:
         for part in blocks(len(mine)):
             rows = mine[part]
             own = pairs.image_of[rows][:, None] == of
-            caption[:, rows] = facts(pairs.unit_captions(rows) @ shown.T, own)
+            caption[:, rows] = moments(pairs.unit_captions(rows) @ shown.T, own)
         for part in blocks(pairs.n_images):
             own = np.arange(part.start, part.stop)[:, None] == of
-            picture[:, k, part] = facts(pairs.unit_images(part) @ said.T, own)
+            picture[:, k, part] = moments(pairs.unit_images(part) @ said.T, own)
     return fold, caption, picture
 
 

@@ -184,7 +184,8 @@ def calibrate(given: Sample, exchanged: Sample, seed: int = 0) -> Calibration:
     usual = next(iter(found.values()))
     return Calibration(
         [found.get(kind, usual) for kind in range(len(parts))],
-        interval(shares / total, total),
+        # Half a wrong pair is added to each kind: none seen in any must not mean one.
+        interval(shares / total, total / len(found)),
         shares / total,
     )
 

@@ -30,7 +30,7 @@ from nclib.auditing.partners import (
 from nclib.auditing.patterns import find_patterns, in_runs
 from nclib.auditing.result import COLUMNS, Audit, ranked, threshold_costs
 from nclib.auditing.scores import SCORES
-from nclib.auditing.within import grouped, inside
+from nclib.auditing.within import grouped
 from nclib.common.checks import check_count
 from nclib.common.options import did_you_mean
 from nclib.readers import list_pairs
@@ -138,11 +138,9 @@ def audit(
         )
     else:
         pairs = from_arrays(images, captions, image_of, ids, texts, pictures)
-    groups: list[str] = []
-    n_values = 0
-    if by is not None:
-        group, groups, n_values = grouped(pairs, by)
-        pairs = replace(pairs, group=group)
+    groups = None if by is None else grouped(pairs, by)
+    if groups is not None:
+        pairs = replace(pairs, group=groups.code)
     if isinstance(neighbours, Neighbours):
         near = replace(neighbours.check(pairs), _made={})  # what was made of these lists is of other pairs
         neighbours = near.pictures.shape[1]
@@ -150,7 +148,7 @@ def audit(
         near = find_neighbours(pairs, min(neighbours, LONGEST), work=work, progress=progress)
     rng = np.random.default_rng(seed)
     queries = draw_queries(pairs, near, rng)
-    belief = believe(score, pairs, near, queries, seed)
+    belief = believe(score, pairs, near, queries, seed).among_alike(groups, near)
     partners = propose(belief, near, one_to_one, rng)
     found = find_patterns(pairs, near, belief.ends[0], partners.image, partners.placed(belief))
     belief = belief.in_order(in_runs(pairs, found))
@@ -189,8 +187,7 @@ def audit(
         proposed=partners.image,
         found=what_repeats(repeated, copies, pairs),
         repeats=repeated,
-        groups=groups,
-        inside=inside(pairs, near, groups[:n_values], seed) if groups else pd.DataFrame(),
+        groups=[] if groups is None else groups.names,
     )
     return result if labels is None else result.tell(labels)
 

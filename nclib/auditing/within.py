@@ -1,29 +1,99 @@
-"""Pairs by the values of a column, such as a language, each with probabilities and a share of its own."""
+"""Mistakes among pairs that are alike: of one value of a column, or of one cluster of pictures.
+
+A caption of another product of the same type fits better than one that is drawn at random, so that a
+calibration by random exchanges takes it for right. Here the exchanges stay within the value: each cosine is
+compared with those of its caption with the pictures of the value, and of its picture with the captions of the
+value, and so are the exchanges. One calibration of all values together gives P(a pair fits no better than an
+exchange within its value).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from nclib.auditing.copies import copies_of
-from nclib.auditing.neighbours import Neighbours
-from nclib.auditing.pairs import Indices, Pairs, exchange
-from nclib.auditing.scores import SCORES
-from nclib.auditing.share import FEWEST_OF_KIND, Sample, calibrate, interval
+from nclib.auditing.copies import Copies, copies_of
+from nclib.auditing.neighbours import Neighbours, Side, centres_of, nearest_centres
+from nclib.auditing.pairs import Indices, Pairs, exchange, fold_of
+from nclib.auditing.scores import moments
+from nclib.auditing.share import FEWEST, FEWEST_OF_KIND, Sample, Share, calibrate, interval
 from nclib.common.checks import check_rows
+from nclib.noise import auc
 from nclib.readers.listing import text_of, told
 
 Array = NDArray[Any]
-#: Exchanges of every pair within its group.
-DRAWS = 3
+#: Exchanges of every pair within its value; pairs of a value that each is compared with at most.
+DRAWS, COMPARED = 3, 512
+#: Clusters of pictures: fewest and most, and the area under the ROC curve, of given against exchanged pairs,
+#: that their number leaves.
+FEWEST_CLUSTERS, MOST_CLUSTERS, TOLD_APART = 8, 256, 0.8
+#: What clean data show at most, as some right captions fit other pictures of the value as well (measured in
+#: book/bench/detection.py).
+NATURAL = 0.06
 
 
-def grouped(pairs: Pairs, by: str | Sequence[Any]) -> tuple[Indices, list[str], int]:
-    """Return the group of each pair, the names of the groups, the largest first, and how many are one value.
+class Groups(NamedTuple):
+    """Groups of pairs by a column.
+
+    Parameters
+    ----------
+    column : str
+    code : ndarray of int64, (M,)
+        Group of each pair; the group of rare values is the last.
+    names : list of str
+        Of the groups, the largest first.
+    values : Series, (M,)
+        Value of each pair as text.
+    """
+
+    column: str
+    code: Indices
+    names: list[str]
+    values: pd.Series
+
+
+@dataclass(frozen=True)
+class Within:
+    """Pairs that fit no better than exchanges within their value, or their cluster.
+
+    Parameters
+    ----------
+    of : str
+        What the exchanges stay within, in words.
+    table : DataFrame
+        ``value``, ``pairs`` (without copies), ``share``, ``low`` and ``high``, its 95 % interval, by value;
+        the last row, ``all``, is of all values together. Values of fewer than 20 pairs are left out.
+    ends : ndarray, (3, M)
+        Probability of each pair, its lower and its upper end; 0 for pairs that are left out.
+    share : Share
+        Of all pairs that can be judged.
+    """
+
+    of: str
+    table: pd.DataFrame
+    ends: Array
+    share: Share
+
+    @property
+    def beyond(self) -> bool:
+        """Whether more pairs fit no better than exchanges than clean data show."""
+        return self.share.low > NATURAL
+
+    def __str__(self) -> str:
+        last = self.table.iloc[-1]
+        return (
+            f"{self.share} fit no better than another caption of {self.of}, an estimate from "
+            f"{last['pairs']:,} pairs; clean data show up to {NATURAL:.0%}."
+        )
+
+
+def grouped(pairs: Pairs, by: str | Sequence[Any]) -> Groups:
+    """Return the groups of pairs by a column.
 
     Parameters
     ----------
@@ -53,50 +123,105 @@ def grouped(pairs: Pairs, by: str | Sequence[Any]) -> tuple[Indices, list[str], 
         )
     few = len(count) - len(large)
     code = values.map({value: number for number, value in enumerate(large)}).fillna(len(large))
-    return code.to_numpy(np.int64), [*large, *([f"{few:,} rarer values"] if few else [])], len(large)
+    names = [*large, *([f"{few:,} rarer values"] if few else [])]
+    return Groups(name, code.to_numpy(np.int64), names, values)
 
 
-def inside(pairs: Pairs, near: Neighbours, names: Sequence[str], seed: int) -> pd.DataFrame:
-    """Return the share of pairs in each group that fit no better than pairs exchanged within the group.
+def within(
+    pairs: Pairs, near: Neighbours, values: Sequence[Any], of: str, right: Array, seed: int, least: float = 0
+) -> Within | None:
+    """Return which pairs fit no better than exchanges within their value; None where nothing can be said.
 
-    The null of mistakes inside a group, such as captions of another product of the same type. It is an
-    estimate and no bound: some right captions of a group fit its other pictures as well, and where a group is
-    of one kind its mistakes fit nearly as well as what is right. The group of rarer values has no such null:
-    pairs that are exchanged among them come from other values.
+    Nothing can be said of values of fewer than 20 pairs, and where the area under the ROC curve of given
+    against exchanged pairs is below ``least``.
 
     Parameters
     ----------
     pairs : Pairs
-        With groups.
     near : Neighbours
-    names : sequence of str
-        Of the groups that are one value.
+    values : sequence, (M,)
+    of : str
+        What has the values, in words.
+    right : ndarray, (M,)
+        Probability that a pair is no exchange at random: only such pairs are looked at.
     seed : int
-
-    Returns
-    -------
-    DataFrame
-        ``value``, ``pairs``, ``share``, ``low`` and ``high``, its 95 % interval; the last row, ``all``, is of
-        these groups together. Empty where none of them can be calibrated.
+    least : float
     """
-    rng, copies = np.random.default_rng(seed), copies_of(pairs, near)
-    assert pairs.group is not None
-    rows, kept, total = [], [], np.zeros(0)
-    for number, name in enumerate(names):
-        mine = np.flatnonzero((pairs.group == number) & pairs.usable & (copies.count > 0))
-        given, none = (
-            SCORES["standardised"](pairs, near, mine, pairs.image_of[mine]),
-            np.zeros(len(mine), int),
-        )
-        draws = [exchange(pairs, mine, rng) for _ in range(DRAWS)]
-        other, of = np.tile(mine, DRAWS), np.concatenate(draws)
-        new = copies.picture[of] != copies.picture[pairs.image_of[other]]
-        score = SCORES["standardised"](pairs, near, other[new], of[new])
-        once = np.zeros(len(score), int)
-        found = calibrate(Sample(given, none, copies.count[mine]), Sample(score, once, once + 1), seed)
-        rows.append((name, len(mine), *found.share))
-        if not found.reason:
-            kept.append(len(mine))
-            total = found.shares * len(mine) + (total if len(total) else 0)
-    rows = [*rows, ("all", sum(kept), *interval(total / sum(kept), sum(kept)))] if kept else []
-    return pd.DataFrame(rows, columns=["value", "pairs", "share", "low", "high"])
+    copies, rng = copies_of(pairs, near), np.random.default_rng(seed)
+    of_value, names = pd.factorize(pd.Series(values))
+    parts = []
+    first = pairs.usable & (copies.count > 0)
+    for number in np.argsort(-np.bincount(of_value[first], minlength=len(names)), kind="stable"):
+        mine = np.flatnonzero(first & (of_value == number))
+        if len(mine) < FEWEST:
+            break
+        parts.append((number, mine, *_compared(pairs, copies, mine, rng)))
+    if not parts:
+        return None
+    rows = np.concatenate([part[1] for part in parts])
+    score = np.concatenate([part[2] for part in parts])
+    other = np.concatenate([part[3] for part in parts])
+    target = np.arange(len(score) + len(other)) < len(score)
+    if (auc(np.concatenate([score, other]), target) or 0) < least:
+        return None
+    number = copies.count[rows] * right[rows]
+    zeros = [np.zeros(len(x), np.int64) for x in (score, other)]
+    found = calibrate(Sample(score, zeros[0], number), Sample(other, zeros[1], zeros[1] + 1), seed)
+    if found.reason:
+        return None
+    table = []
+    for value, mine, given, _ in parts:
+        wrong, n = found.curves[0].counted(given, np.random.default_rng(value))
+        table.append((str(names[value]), len(mine), *interval(wrong / n, len(mine))))
+    table.append(("all", len(rows), *found.share))
+    columns = ["value", "pairs", "share", "low", "high"]
+    ends = np.zeros((3, len(pairs)))
+    ends[:, rows] = found(score, zeros[0])
+    use = np.flatnonzero(pairs.usable)
+    _, one, of_pair = np.unique(copies.pair(use, pairs.image_of[use]), return_index=True, return_inverse=True)
+    ends[:, use] = ends[:, use[one[of_pair]]]  # copies are as likely to be wrong as the first of them
+    part = float(number.sum() / pairs.usable.sum())
+    return Within(of, pd.DataFrame(table, columns=columns), ends, Share(*(part * end for end in found.share)))
+
+
+def within_clusters(pairs: Pairs, near: Neighbours, right: Array, seed: int) -> Within | None:
+    """Return :func:`within` clusters of pictures, as many as leave given and exchanged pairs apart."""
+    side = Side(pairs.unit_images, pairs.usable_images)
+    n, k = int(pairs.usable.sum()), MOST_CLUSTERS
+    while k >= FEWEST_CLUSTERS:
+        if n >= k * FEWEST_OF_KIND:
+            cluster = np.full(pairs.n_images, -1)
+            cluster[side.rows] = nearest_centres(side, centres_of(side, k), 1)[:, 0]
+            of = f"a similar picture (of {k} clusters)"
+            if (
+                found := within(pairs, near, cluster[pairs.image_of], of, right, seed, TOLD_APART)
+            ) is not None:
+                return found
+        k //= 2
+    return None
+
+
+def _compared(pairs: Pairs, copies: Copies, rows: Indices, rng: np.random.Generator) -> tuple[Array, Array]:
+    """Return the standardised cosines of given pairs, and of exchanges among them."""
+    fold = fold_of(pairs.captions)[rows]
+    draws = [exchange(pairs, rows, rng) for _ in range(DRAWS)]
+    place = np.full(pairs.n_images, -1)
+    image_of = pairs.image_of[rows]
+    place[image_of] = np.arange(len(rows))
+    x, y = pairs.unit_images(image_of), pairs.unit_captions(rows)
+    by_caption, by_picture = np.zeros((2, 2, len(rows)))
+    for k in np.unique(fold):
+        mine = np.flatnonzero(fold == k)
+        some = mine[rng.permutation(len(mine))[:COMPARED]]
+        own = image_of[mine][:, None] == image_of[some]
+        by_caption[:, mine] = moments(y[mine] @ x[some].T, own)
+        by_picture[:, mine] = moments(x[mine] @ y[some].T, own)
+    every = np.arange(len(rows))
+
+    def score(of: Indices) -> Array:
+        c = np.vecdot(y, x[of])
+        return ((c - by_caption[0]) / by_caption[1] + (c - by_picture[0, of]) / by_picture[1, of]) / 2
+
+    others = [place[draw] for draw in draws]
+    new = [copies.picture[image_of[of]] != copies.picture[image_of] for of in others]
+    return score(every), np.concatenate([score(of)[good] for of, good in zip(others, new, strict=True)])

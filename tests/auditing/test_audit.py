@@ -179,27 +179,57 @@ def test_rare_values_have_no_null_of_their_own():
     by = [*["a rarer values"] * 150, *["b"] * 150, *map(str, range(100))]  # a name counts for nothing
     audit = nclib.audit(images=images, captions=captions, by=by, progress=False)
     assert audit.by["pairs"].tolist() == [150, 150, 100]
-    assert audit.inside["value"].tolist() == ["a rarer values", "b", "all"]
-    assert audit.inside["pairs"].iloc[-1] == 300
-    assert "100 of rare values" in audit.summary()
+    assert audit.inside.table["value"].tolist() == ["a rarer values", "b", "all"]
+    assert audit.inside.table["pairs"].iloc[-1] == 300
+    assert "an estimate from 300 pairs" in audit.summary()
+    assert audit.share.low == 0
 
 
-def test_mistakes_within_a_value_show_against_exchanges_within_it():
+@cache
+def catalogue(part=0.2):
+    """Embeddings of six kinds of things; a part of the captions is that of another pair of the same kind."""
     rng, n = np.random.default_rng(2), 1200
     kind = rng.integers(0, 6, n)
     images = 2 * rng.normal(size=(6, 32))[kind] + rng.normal(size=(n, 32))
-    captions = images + 0.7 * rng.normal(size=(n, 32))
-    for value in range(6):  # a fifth of the captions is that of another pair of the same value
-        rows = np.flatnonzero(kind == value)[: (kind == value).sum() // 5]
-        captions[rows] = np.roll(captions[rows], 1, axis=0)
-    of = {"images": images, "captions": captions, "by": kind, "progress": False}
-    audit = nclib.audit(**of)
-    whole = audit.inside.iloc[-1]
-    assert whole["value"] == "all"
-    assert whole["low"] <= 0.2 <= whole["high"]
+    captions, wrong = images + 0.7 * rng.normal(size=(n, 32)), np.zeros(n, bool)
+    for value in range(6):
+        rows = np.flatnonzero(kind == value)[: round(part * (kind == value).sum())]
+        captions[rows], wrong[rows] = np.roll(captions[rows], 1, axis=0), len(rows) > 0
+    return images, captions, kind, wrong
+
+
+def test_mistakes_within_a_value_count_where_its_column_is_named():
+    images, captions, kind, wrong = catalogue()
+    audit = nclib.audit(images, captions, by=kind, progress=False)
+    assert audit.share.low <= wrong.mean() <= audit.share.high
+    assert audit.inside.share.value == pytest.approx(wrong.mean(), abs=0.06)
+    assert audit.inside.beyond
+    assert wrong[audit.kept].mean() < 0.05
+    assert (~audit.kept[~wrong]).mean() < 0.05
+    assert audit.check(wrong)["auroc"] > 0.9
     assert len(repr(audit)) < 100
-    assert "no better than another caption of the same value" in audit.summary()
-    pd.testing.assert_frame_equal(audit.tell({"0": "wrong"}).inside, audit.inside)
+    assert "no better than another caption of the same by" in audit.summary()
+    told = audit.tell({name: "wrong" if wrong[int(name)] else "right" for name in audit.ask(60)["id"]})
+    assert told.share.low <= wrong.mean() <= told.share.high
+    assert told.inside is audit.inside
+
+
+def test_clean_values_lose_nearly_nothing():
+    images, captions, kind, _ = catalogue(0.0)
+    audit = nclib.audit(images, captions, by=kind, progress=False)
+    assert audit.share.low == 0
+    assert not audit.inside.beyond
+    assert audit.kept.mean() > 0.98
+
+
+def test_without_a_column_clusters_of_pictures_are_reported_and_count_in_nothing():
+    images, captions, _, wrong = catalogue()
+    audit = nclib.audit(images, captions, progress=False)
+    assert audit.inside.of == "a similar picture (of 16 clusters)"
+    assert audit.inside.beyond
+    assert audit.ask_first
+    assert audit.share.high < audit.inside.share.low < wrong.mean()
+    assert "a similar picture" in audit.summary()
 
 
 @pytest.mark.parametrize(
