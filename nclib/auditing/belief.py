@@ -186,6 +186,14 @@ class Belief:
         part = float(self.shifted[rows].mean()) if rows.any() else 0.0
         return Share(*((1 - part) * end + part * run for end, run in zip(share, SHARE_IN_RUNS, strict=True)))
 
+    @property
+    def by_value_only(self) -> NDArray[np.bool_]:
+        """Pairs that are called wrong by exchanges within their value, and not by those at random, (M,)."""
+        if self.within is None:
+            return np.zeros(len(self.pairs), bool)
+        alone = self.calibration(self.score, self.kind)[0]
+        return (self.ends[0] >= WRONG_FROM) & (alone < WRONG_FROM) & ~self.shifted
+
     def wrong_at(self, rows: Indices, of: Indices, near: Neighbours) -> Array:
         """Return P(wrong) of captions ``rows`` with pictures ``of``, (Q,)."""
         return self.calibration(self.scored.fit(rows, of), copies_of(self.pairs, near).kind(rows, of))[0]
@@ -255,7 +263,7 @@ class Belief:
         right = 1 - np.nan_to_num(self.ends[0])
         if groups is None:
             return replace(self, alike=within_clusters(self.pairs, near, right, self.seed))
-        of = f"the same {groups.column}"
+        of = f"the same {groups.column or 'value'}"
         return replace(self, within=within(self.pairs, near, groups.values, of, right, self.seed))
 
     def told(self, rows: Indices, wrong: NDArray[np.bool_], chance: Array) -> Belief:

@@ -303,6 +303,8 @@ def reasons(
     # Later ones over earlier ones.
     pairs, suspect = belief.pairs, belief.ends[0] >= WRONG_FROM
     reason = np.where(suspect, "low score", "").astype(object)
+    if belief.within is not None:
+        reason[belief.by_value_only] = f"no better than another caption of {belief.within.of}"
     reason[suspect & copied] = "duplicate picture with another caption"
     reason[placed] = "better partner elsewhere"
     for one in found:

@@ -32,9 +32,8 @@ DRAWS, COMPARED = 3, 512
 #: Clusters of pictures: fewest and most, and the area under the ROC curve, of given against exchanged pairs,
 #: that their number leaves.
 FEWEST_CLUSTERS, MOST_CLUSTERS, TOLD_APART = 8, 256, 0.8
-#: What clean data show at most, as some right captions fit other pictures of the value as well (measured in
-#: book/bench/detection.py).
-NATURAL = 0.06
+#: What clean catalogues show at most, as some right captions fit other pictures of the value as well.
+NATURAL = 0.08
 
 
 class Groups(NamedTuple):
@@ -43,6 +42,7 @@ class Groups(NamedTuple):
     Parameters
     ----------
     column : str
+        Its name, if it has one.
     code : ndarray of int64, (M,)
         Group of each pair; the group of rare values is the last.
     names : list of str
@@ -67,7 +67,7 @@ class Within:
         What the exchanges stay within, in words.
     table : DataFrame
         ``value``, ``pairs`` (without copies), ``share``, ``low`` and ``high``, its 95 % interval, by value;
-        the last row, ``all``, is of all values together. Values of fewer than 20 pairs are left out.
+        the last row, ``all``, is of all pairs, those of rarer values included.
     ends : ndarray, (3, M)
         Probability of each pair, its lower and its upper end; 0 for pairs that are left out.
     share : Share
@@ -88,7 +88,7 @@ class Within:
         last = self.table.iloc[-1]
         return (
             f"{self.share} fit no better than another caption of {self.of}, an estimate from "
-            f"{last['pairs']:,} pairs; clean data show up to {NATURAL:.0%}."
+            f"{last['pairs']:,} pairs; clean catalogues show up to {NATURAL:.0%}."
         )
 
 
@@ -107,7 +107,7 @@ def grouped(pairs: Pairs, by: str | Sequence[Any]) -> Groups:
     ValueError
         Without such a column; when no value has 50 pairs.
     """
-    name = by if isinstance(by, str) else "by"
+    column = by if isinstance(by, str) else ""
     if isinstance(by, str):
         if pairs.columns is None or not len(pairs.columns.columns):
             raise ValueError(f"by={by!r}: the pairs have no columns of their own; give a value for each pair")
@@ -118,13 +118,13 @@ def grouped(pairs: Pairs, by: str | Sequence[Any]) -> Groups:
     large = count[count >= FEWEST_OF_KIND].sort_values(ascending=False, kind="stable").index.tolist()
     if not large:
         raise ValueError(
-            f"by={name!r}: none of its {len(count):,} values has {FEWEST_OF_KIND} pairs that can be judged, "
-            "which probabilities of its own need"
+            f"by={column or 'by'!r}: none of its {len(count):,} values has {FEWEST_OF_KIND} pairs that can "
+            "be judged, which probabilities of its own need"
         )
     few = len(count) - len(large)
     code = values.map({value: number for number, value in enumerate(large)}).fillna(len(large))
     names = [*large, *([f"{few:,} rarer values"] if few else [])]
-    return Groups(name, code.to_numpy(np.int64), names, values)
+    return Groups(column, code.to_numpy(np.int64), names, values)
 
 
 def within(
@@ -132,8 +132,9 @@ def within(
 ) -> Within | None:
     """Return which pairs fit no better than exchanges within their value; None where nothing can be said.
 
-    Nothing can be said of values of fewer than 20 pairs, and where the area under the ROC curve of given
-    against exchanged pairs is below ``least``.
+    Pairs of values of fewer than 20 are put together by clusters of their pictures. Nothing can be said of
+    fewer than 20 such pairs, and where the area under the ROC curve of given against exchanged pairs is below
+    ``least``.
 
     Parameters
     ----------
@@ -149,18 +150,22 @@ def within(
     """
     copies, rng = copies_of(pairs, near), np.random.default_rng(seed)
     of_value, names = pd.factorize(pd.Series(values))
-    parts = []
     first = pairs.usable & (copies.count > 0)
-    for number in np.argsort(-np.bincount(of_value[first], minlength=len(names)), kind="stable"):
-        mine = np.flatnonzero(first & (of_value == number))
-        if len(mine) < FEWEST:
-            break
-        parts.append((number, mine, *_compared(pairs, copies, mine, rng)))
+    size = np.bincount(of_value[first], minlength=len(names))
+    rare = first & (size[of_value] < FEWEST)
+    if rare.sum() >= FEWEST:  # put together by what their pictures show
+        shown = np.zeros(pairs.n_images, bool)
+        shown[pairs.image_of[rare]] = True
+        cluster = _clusters(pairs, shown, max(1, int(rare.sum()) // FEWEST_OF_KIND))
+        of_value = np.where(rare, len(names) + cluster[pairs.image_of], of_value)
+        size = np.bincount(of_value[first])
+    parts = []
+    for value in np.argsort(-size, kind="stable")[: int((size >= FEWEST).sum())]:
+        mine = np.flatnonzero(first & (of_value == value))
+        parts.append((value, mine, *_compared(pairs, copies, mine, rng)))
     if not parts:
         return None
-    rows = np.concatenate([part[1] for part in parts])
-    score = np.concatenate([part[2] for part in parts])
-    other = np.concatenate([part[3] for part in parts])
+    rows, score, other = (np.concatenate(column) for column in list(zip(*parts, strict=True))[1:])
     target = np.arange(len(score) + len(other)) < len(score)
     if (auc(np.concatenate([score, other]), target) or 0) < least:
         return None
@@ -170,7 +175,7 @@ def within(
     if found.reason:
         return None
     table = []
-    for value, mine, given, _ in parts:
+    for value, mine, given, _ in (part for part in parts if part[0] < len(names)):
         wrong, n = found.curves[0].counted(given, np.random.default_rng(value))
         table.append((str(names[value]), len(mine), *interval(wrong / n, len(mine))))
     table.append(("all", len(rows), *found.share))
@@ -186,19 +191,22 @@ def within(
 
 def within_clusters(pairs: Pairs, near: Neighbours, right: Array, seed: int) -> Within | None:
     """Return :func:`within` clusters of pictures, as many as leave given and exchanged pairs apart."""
-    side = Side(pairs.unit_images, pairs.usable_images)
     n, k = int(pairs.usable.sum()), MOST_CLUSTERS
     while k >= FEWEST_CLUSTERS:
         if n >= k * FEWEST_OF_KIND:
-            cluster = np.full(pairs.n_images, -1)
-            cluster[side.rows] = nearest_centres(side, centres_of(side, k), 1)[:, 0]
+            values = _clusters(pairs, pairs.usable_images, k)[pairs.image_of]
             of = f"a similar picture (of {k} clusters)"
-            if (
-                found := within(pairs, near, cluster[pairs.image_of], of, right, seed, TOLD_APART)
-            ) is not None:
+            if (found := within(pairs, near, values, of, right, seed, TOLD_APART)) is not None:
                 return found
         k //= 2
     return None
+
+
+def _clusters(pairs: Pairs, shown: NDArray[np.bool_], k: int) -> Indices:
+    """Return one of k clusters, by spherical k-means, for every picture that is ``shown``, (N,); else 0."""
+    side, cluster = Side(pairs.unit_images, shown), np.zeros(pairs.n_images, np.int64)
+    cluster[side.rows] = nearest_centres(side, centres_of(side, k), 1)[:, 0]
+    return cluster
 
 
 def _compared(pairs: Pairs, copies: Copies, rows: Indices, rng: np.random.Generator) -> tuple[Array, Array]:

@@ -19,6 +19,11 @@ VERDICTS = (
 #: Reasons of the table as patterns, each with its name in the filter and its sentence.
 REASONS = (
     ("low score", "fits its picture badly", "The caption fits its picture badly."),
+    (
+        "no better than another caption of (.*)",
+        "no better than others alike",
+        r"It fits no better than another caption of \1.",
+    ),
     ("better partner elsewhere", "fits another picture better", "The caption fits another picture better."),
     (
         "duplicate picture with another caption",

@@ -172,7 +172,7 @@ def test_each_language_has_a_share_and_probabilities_of_its_own():
     assert told.by["low"][0] <= wrong[weak].mean() <= told.by["high"][0]
 
 
-def test_rare_values_have_no_null_of_their_own():
+def test_rare_values_are_put_together():
     rng, n = np.random.default_rng(3), 400
     images = rng.normal(size=(n, 16))
     captions = images + 0.5 * rng.normal(size=(n, 16))
@@ -180,8 +180,8 @@ def test_rare_values_have_no_null_of_their_own():
     audit = nclib.audit(images=images, captions=captions, by=by, progress=False)
     assert audit.by["pairs"].tolist() == [150, 150, 100]
     assert audit.inside.table["value"].tolist() == ["a rarer values", "b", "all"]
-    assert audit.inside.table["pairs"].iloc[-1] == 300
-    assert "an estimate from 300 pairs" in audit.summary()
+    assert audit.inside.table["pairs"].iloc[-1] == 400  # rare values are put together by their pictures
+    assert "an estimate from 400 pairs" in audit.summary()
     assert audit.share.low == 0
 
 
@@ -207,8 +207,9 @@ def test_mistakes_within_a_value_count_where_its_column_is_named():
     assert wrong[audit.kept].mean() < 0.05
     assert (~audit.kept[~wrong]).mean() < 0.05
     assert audit.check(wrong)["auroc"] > 0.9
+    assert audit.belief.by_value_only[wrong].mean() > 0.5
     assert len(repr(audit)) < 100
-    assert "no better than another caption of the same by" in audit.summary()
+    assert "no better than another caption of the same value" in audit.summary()
     told = audit.tell({name: "wrong" if wrong[int(name)] else "right" for name in audit.ask(60)["id"]})
     assert told.share.low <= wrong.mean() <= told.share.high
     assert told.inside is audit.inside
