@@ -19,9 +19,9 @@ from nclib.auditing.copies import copies_of
 from nclib.auditing.exchanges import Queries
 from nclib.auditing.labels import Corrected, by_sample, relabelled
 from nclib.auditing.neighbours import Neighbours
-from nclib.auditing.pairs import Indices, Pairs
-from nclib.auditing.scores import PARTS, SCORES, Scored, parts_of, scored_by
-from nclib.auditing.share import Calibration, Share, calibrate, interval
+from nclib.auditing.pairs import Indices, Pairs, exchange
+from nclib.auditing.scores import PARTS, SCORES, Random, Scored, parts_of, scored_by, standardised_by
+from nclib.auditing.share import Calibration, Sample, Share, calibrate, interval
 from nclib.auditing.within import NATURAL, Groups, Within, within, within_clusters
 from nclib.noise import calibration as compare
 
@@ -40,6 +40,8 @@ IN_A_RUN, SHARE_IN_RUNS = (0.95, 0.5, 0.99), (0.95, 0.9, 0.99)
 #: Area under the ROC curve of the score on exchanged pairs, below which it is weak; part of the exchanges
 #: with similar pictures that are found, below which such mistakes count as hidden.
 WEAK, INVISIBLE = 0.8, 0.2
+#: Most pairs that the first answer rests on.
+FIRST = 20_000
 #: Fewest labels of asked pairs that a share is estimated by.
 FEWEST_ASKED = 10
 ASSUMPTION = (
@@ -334,6 +336,22 @@ class Belief:
             "the embeddings do not fit these data: check some pairs by eye, and try a pretrained model "
             "(--model)."
         )
+
+
+def first_share(pairs: Pairs, random: Random, seed: int) -> Share:
+    """Return the share of wrong pairs by the standardised cosine, before any neighbour is known."""
+    rng, rows = np.random.default_rng(seed), np.flatnonzero(pairs.usable)
+    some = rng.permutation(rows)[:FIRST]
+    others = [exchange(pairs, some, rng) for _ in range(max(1, FIRST // len(some) // 2))]
+    given, exchanged = (
+        standardised_by(pairs, random, of_rows, of)
+        for of_rows, of in (
+            (some, pairs.image_of[some]),
+            (np.tile(some, len(others)), np.concatenate(others)),
+        )
+    )
+    samples = (Sample(x, np.zeros(len(x), np.int64), np.ones(len(x), np.int64)) for x in (given, exchanged))
+    return calibrate(*samples, seed).share
 
 
 def believe(name: str, pairs: Pairs, near: Neighbours, queries: Queries, seed: int) -> Belief:

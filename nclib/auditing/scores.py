@@ -31,6 +31,8 @@ Array = NDArray[Any]
 Scores = NDArray[np.float32]
 Score = Callable[..., Scores]
 SCORES: dict[str, Score] = {}
+#: Fold of each caption; means and deviations of :func:`with_random`, of captions and of pictures.
+Random = tuple[Indices, Array, Array]
 
 #: LEMoN's number of neighbours, weights of the two neighbour terms, and decay with distance and disagreement.
 K, BETA, GAMMA, TAU_NEAR, TAU_PAIR = 5, 5.0, 5.0, 0.1, 5.0
@@ -270,8 +272,15 @@ def standardised(pairs: Pairs, neighbours: Neighbours, rows: Indices, of: Indice
     with 512 random captions: a weak source, another language and a stock phrase are each compared with
     themselves.
     """
-    fold, caption, picture = neighbours.once("random", lambda: _with_random(pairs))
-    c = cosine(pairs, neighbours, rows, of)
+    return standardised_by(pairs, neighbours.once("random", lambda: with_random(pairs)), rows, of)
+
+
+def standardised_by(pairs: Pairs, random: Random, rows: Indices, of: Indices) -> Scores:
+    """Return the doubly standardised cosine, (Q,), which needs no neighbours."""
+    fold, caption, picture = random
+    c = np.empty(len(rows), np.float32)
+    for part, x, y in _units(pairs, rows, of):
+        c[part] = np.vecdot(x, y)
     return (
         (c - caption[0, rows]) / caption[1, rows]
         + (c - picture[0, fold[rows], of]) / picture[1, fold[rows], of]
@@ -286,7 +295,7 @@ def moments(c: Array, own: NDArray[np.bool_]) -> Array:
     return np.stack([mean, np.sqrt((((c - mean[:, None]) ** 2) * use).sum(1) / n).clip(1e-6)])
 
 
-def _with_random(pairs: Pairs) -> tuple[Indices, Array, Array]:
+def with_random(pairs: Pairs) -> Random:
     """Return the fold of each caption, and means and deviations of cosines with random items of other pairs.
 
     Those of captions, (2, M), are with pictures of their fold; those of pictures, (2, folds, N), with

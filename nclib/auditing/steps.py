@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from functools import partial
 from inspect import signature
@@ -11,8 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from tqdm import tqdm
 
-from nclib.auditing.belief import WRONG_FROM, Belief, believe
+from nclib.auditing.belief import WRONG_FROM, Belief, believe, first_share
 from nclib.auditing.copies import Copies, copies_of, duplicates, first_pair, repeats, what_repeats
 from nclib.auditing.embed import read_pairs
 from nclib.auditing.exchanges import draw_queries
@@ -29,15 +31,16 @@ from nclib.auditing.partners import (
 )
 from nclib.auditing.patterns import find_patterns, in_runs
 from nclib.auditing.result import COLUMNS, Audit, ranked, threshold_costs
-from nclib.auditing.scores import SCORES
+from nclib.auditing.scores import SCORES, with_random
 from nclib.auditing.within import grouped
 from nclib.common.checks import check_count
 from nclib.common.options import did_you_mean
 from nclib.readers import list_pairs
 
 Array = NDArray[Any]
-#: Shortest caption, in words, that is not called very short; longest neighbour list.
-SHORT, LONGEST = 2, 4096
+#: Shortest caption, in words, that is not called very short; longest neighbour list; pairs from which a first
+#: answer is given before the neighbours are searched.
+SHORT, LONGEST, SOON = 2, 4096, 5000
 
 
 def audit(
@@ -92,7 +95,8 @@ def audit(
     work : path, optional
         Folder that keeps embeddings and finished neighbour blocks, so that a stopped audit continues.
     progress : bool
-        Show bars on a terminal, and print what is trained.
+        Show bars on a terminal, and print what is trained and, of 5,000 pairs and more, a first share of
+        wrong pairs before the neighbours are searched.
     **reader
         Options of the reader.
 
@@ -141,11 +145,15 @@ def audit(
     groups = None if by is None else grouped(pairs, by)
     if groups is not None:
         pairs = replace(pairs, group=groups.code)
+    random = with_random(pairs)
+    if progress and len(pairs) >= SOON and (share := first_share(pairs, random, seed)).value >= 0:
+        tqdm.write(f"first answer: {share} of {len(pairs):,} pairs are wrong; now the neighbours", sys.stderr)
     if isinstance(neighbours, Neighbours):
         near = replace(neighbours.check(pairs), _made={})  # what was made of these lists is of other pairs
         neighbours = near.pictures.shape[1]
     else:
         near = find_neighbours(pairs, min(neighbours, LONGEST), work=work, progress=progress)
+    near.once("random", lambda: random)
     rng = np.random.default_rng(seed)
     queries = draw_queries(pairs, near, rng)
     belief = believe(score, pairs, near, queries, seed).among_alike(groups, near)

@@ -128,7 +128,7 @@ def grouped(pairs: Pairs, by: str | Sequence[Any]) -> Groups:
 
 
 def within(
-    pairs: Pairs, near: Neighbours, values: Sequence[Any], of: str, right: Array, seed: int, least: float = 0
+    pairs: Pairs, near: Neighbours, values: Any, of: str, right: Array, seed: int, least: float = 0
 ) -> Within | None:
     """Return which pairs fit no better than exchanges within their value; None where nothing can be said.
 

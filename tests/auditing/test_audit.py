@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from dataclasses import replace
 from functools import cache
@@ -12,7 +13,7 @@ import pytest
 from PIL import Image
 
 import nclib
-from nclib.auditing import SCORES, Audit, Pairs, datalab
+from nclib.auditing import SCORES, Audit, Pairs, datalab, steps
 from nclib.auditing.belief import believe
 from nclib.auditing.exchanges import draw_queries
 from nclib.auditing.neighbours import Neighbours, find_neighbours
@@ -406,6 +407,18 @@ def test_two_arrays_may_stand_first():
     images, captions, _ = made(n=100)
     first, named = nclib.audit(images, captions), nclib.audit(images=images, captions=captions)
     pd.testing.assert_frame_equal(first.table, named.table)
+
+
+def test_a_first_answer_comes_before_the_neighbours(monkeypatch, capsys):
+    monkeypatch.setattr(steps, "SOON", 400)
+    images, captions, _ = made(n=400, wrong=80)
+    audit = nclib.audit(images, captions)
+    said = capsys.readouterr().err
+    value = float(re.search(r"first answer: ([\d.]+)%", said)[1]) / 100
+    assert value == pytest.approx(0.2, abs=0.03)
+    monkeypatch.setattr(steps, "SOON", 401)
+    pd.testing.assert_frame_equal(nclib.audit(images, captions).table, audit.table)
+    assert "first answer" not in capsys.readouterr().err
 
 
 def test_all_wrong_is_seen():
