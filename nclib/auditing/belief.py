@@ -343,15 +343,12 @@ def first_share(pairs: Pairs, random: Random, seed: int) -> Share:
     rng, rows = np.random.default_rng(seed), np.flatnonzero(pairs.usable)
     some = rng.permutation(rows)[:FIRST]
     others = [exchange(pairs, some, rng) for _ in range(max(1, FIRST // len(some) // 2))]
+    sets = (some, pairs.image_of[some]), (np.tile(some, len(others)), np.concatenate(others))
     given, exchanged = (
-        standardised_by(pairs, random, of_rows, of)
-        for of_rows, of in (
-            (some, pairs.image_of[some]),
-            (np.tile(some, len(others)), np.concatenate(others)),
-        )
+        Sample(standardised_by(pairs, random, *one), np.zeros(len(one[0]), np.int64), np.ones(len(one[0])))
+        for one in sets
     )
-    samples = (Sample(x, np.zeros(len(x), np.int64), np.ones(len(x), np.int64)) for x in (given, exchanged))
-    return calibrate(*samples, seed).share
+    return calibrate(given, exchanged, seed).share
 
 
 def believe(name: str, pairs: Pairs, near: Neighbours, queries: Queries, seed: int) -> Belief:

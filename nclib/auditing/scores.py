@@ -8,7 +8,6 @@ unit length; :math:`d(a, b) = 1 - \cos(a, b)`.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import wraps
@@ -22,7 +21,7 @@ from sklearn.preprocessing import StandardScaler
 
 from nclib.auditing.copies import copies_of
 from nclib.auditing.neighbours import Neighbours
-from nclib.auditing.pairs import Indices, Pairs, blocks, fold_of, unit_rows
+from nclib.auditing.pairs import Indices, Pairs, blocks, fold_of
 from nclib.auditing.partners import candidate_edges, solve_plan, temperature
 from nclib.auditing.share import FEWEST
 from nclib.noise import auc
@@ -38,8 +37,6 @@ Random = tuple[Indices, Array, Array]
 K, BETA, GAMMA, TAU_NEAR, TAU_PAIR = 5, 5.0, 5.0, 0.1, 5.0
 #: Captions of one picture that take part in the terms of neighbours and of siblings; steepness of the latter.
 SIBLINGS, SIBLING_SLOPE = 8, 6.0
-#: Anchors of the rank correlation.
-ANCHORS = 128
 #: Pairs whose pictures and captions are the random ones that the standardised cosine compares with.
 RANDOM = 512
 #: Share of the captions that the plan of the score "transport" moves.
@@ -82,21 +79,6 @@ def cosine(pairs: Pairs, neighbours: Neighbours, rows: Indices, of: Indices) -> 
     return out
 
 
-@score("centred")
-def centred(pairs: Pairs, neighbours: Neighbours, rows: Indices, of: Indices) -> Scores:
-    r"""Cosine after the mean of each modality is taken off, :math:`\cos(x_i - \bar x, y_j - \bar y)`.
-
-    Random pairs then have a mean cosine near 0.
-    """
-    mean_x, mean_y = _mean(pairs.unit_images, pairs.n_images), _mean(pairs.unit_captions, len(pairs))
-    out = np.empty(len(rows), np.float32)
-    for part, x, y in _units(pairs, rows, of):
-        a, b = x - mean_x, y - mean_y
-        lengths = (np.maximum(np.sqrt(np.vecdot(v, v)), 1e-8) for v in (a, b))
-        out[part] = np.vecdot(a, b) / math.prod(lengths)
-    return out
-
-
 @score("neighbours")
 def neighbour_disagreement(pairs: Pairs, neighbours: Neighbours, rows: Indices, of: Indices) -> Scores:
     r"""Disagreement with the pairs of neighbours, negative (LEMoN, Zhang et al., ICML 2025).
@@ -135,74 +117,6 @@ def neighbour_disagreement(pairs: Pairs, neighbours: Neighbours, rows: Indices, 
         by_text = (weight * far).sum(1) / known.sum(1).clip(1)
         out[part] = np.vecdot(x, y) - 1 - BETA * by_image - GAMMA * by_text
     return out
-
-
-@score("rank")
-def rank(pairs: Pairs, neighbours: Neighbours, rows: Indices, of: Indices) -> Scores:
-    r"""Rank correlation of the distances to anchors, one ranking per modality (REPAIR, Eqs. 7 and 8).
-
-    Anchors are pairs of the better half by cosine, spread evenly over the rows, one for all copies of a
-    picture or a caption. No cosine between the modalities takes part in the correlation, nor an anchor that
-    has the picture or the caption of the pair. Of a cross-fit, anchors are of the caption's fold, and
-    pictures as its model sees them: the other model was trained on the very pair.
-    """
-    copies, fold = copies_of(pairs, neighbours), fold_of(pairs.captions)
-    fit = np.where(pairs.usable, _given(pairs, neighbours), -np.inf)
-    better = np.flatnonzero(fit >= np.median(fit[pairs.usable]))
-    for group in (copies.caption, copies.picture[pairs.image_of]):
-        better = better[np.unique(group[better], return_index=True)[1]]
-    better = np.sort(better)
-    out = np.zeros(len(rows), np.float32)
-    for k in range(folds := int(fold.max()) + 1):
-        anchors = better[fold[better] == k]
-        anchors = anchors[np.linspace(0, len(anchors) - 1, min(ANCHORS, len(anchors))).astype(np.int64)]
-        seen, said = copies.picture[pairs.image_of[anchors]], copies.caption[anchors]
-        pictures = _of_model(pairs.unit_images(pairs.image_of[anchors]), k, folds)
-        texts = pairs.unit_captions(anchors)
-        own = np.flatnonzero(fold[rows] == k)
-        for part, x, y in _units(pairs, rows[own], of[own]):
-            i, j = of[own[part], None], rows[own[part], None]
-            used = (seen != copies.picture[i]) & (said != copies.caption[j])
-            likeness = _of_model(x, k, folds) @ pictures.T, y @ texts.T
-            out[own[part]] = _agreement(*likeness, used)
-    return out
-
-
-def _of_model(x: Array, fold: int, folds: int) -> Array:
-    """Return vectors of pictures by the model of one fold of a cross-fit, of unit length."""
-    return x if folds == 1 else unit_rows(np.split(x, folds, axis=1)[fold].copy())
-
-
-def _agreement(a: Array, b: Array, used: NDArray[np.bool_]) -> Scores:
-    """Return the rank correlation, (B,), of rows of a and b, (B, A), over the entries in use."""
-    # Ranks among the n entries in use, less their mean; the others come last, and count as the mean.
-    n = used.sum(1, keepdims=True)
-    ranks = np.empty((2, *used.shape), np.float32)
-    for rank, x in zip(ranks, (a, b), strict=True):
-        order = np.argsort(np.where(used, -x, np.inf), axis=1)
-        np.put_along_axis(rank, order, np.arange(used.shape[1], dtype=np.float32)[None], 1)
-        rank -= (n - 1) / 2
-        rank *= used
-    return np.vecdot(*ranks) * 12 / (n * (n * n - 1)).clip(1)[:, 0]
-
-
-@score("mutual_rank")
-def mutual_rank(pairs: Pairs, neighbours: Neighbours, rows: Indices, of: Indices) -> Scores:
-    r"""Mean log rank of picture and caption in each other's list, negative.
-
-    Within the k nearest the rank is counted. Beyond, the list is taken to go on exponentially,
-    :math:`k \exp((c_k - c) / h)` with :math:`h` the mean excess of the k cosines over the last,
-    at most the number of items. Equal ranks are ordered by the cosine.
-    """
-    fit = cosine(pairs, neighbours, rows, of)
-    out = 1e-3 * fit
-    for lists, item, total in (
-        (neighbours.picture_cosines, rows, pairs.n_images),
-        (neighbours.caption_cosines, of, len(pairs)),
-    ):
-        for part in blocks(len(rows)):
-            out[part] -= 0.5 * np.log(_rank_in(lists[item[part]], fit[part], total))
-    return out.astype(np.float32)
 
 
 @score("transport")
@@ -328,11 +242,6 @@ def _given(pairs: Pairs, neighbours: Neighbours) -> Scores:
     return neighbours.once("given", lambda: cosine(pairs, neighbours))
 
 
-def _mean(unit: Callable[[slice], Array], n: int) -> Array:
-    total = sum(unit(part).sum(0, dtype=np.float64) for part in blocks(n))
-    return np.asarray(total / n, np.float32)
-
-
 def _captions_of(pairs: Pairs) -> NDArray[np.int32]:
     """Return rows of usable captions that claim each picture, (N, c), padded with -1."""
     rows = np.flatnonzero(pairs.usable)
@@ -350,18 +259,8 @@ def _take(unit: Callable[[Any], Array], rows: NDArray[Any]) -> Array:
     return unit(rows.reshape(-1)).reshape(*rows.shape, -1)
 
 
-def _rank_in(top: NDArray[np.float32], value: Scores, total: int) -> NDArray[np.float64]:
-    known = np.isfinite(top)
-    size = known.sum(1).clip(1)
-    counted = 1.0 + (top > value[:, None] + 1e-6).sum(1)
-    last = np.where(known, top, np.inf).min(1)
-    excess = np.where(known, top - last[:, None], 0).sum(1) / size
-    beyond = size * np.exp(np.clip((last - value) / excess.clip(1e-6), 0, 50))
-    return np.minimum(np.where(value >= last, counted, beyond), total)
-
-
 #: Scores that "auto" also puts together, and most pairs of each kind that their weights are fitted to.
-PARTS = ("cosine", "centred", "neighbours", "rank", "mutual_rank", "transport", "siblings")
+PARTS = ("cosine", "neighbours", "transport", "siblings")
 FITTED = 100_000
 #: Fits of a combination, each without a part of the captions.
 FITS = 5
