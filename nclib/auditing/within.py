@@ -144,7 +144,7 @@ def within(
     of : str
         What has the values, in words.
     right : ndarray, (M,)
-        Probability that a pair is no exchange at random: only such pairs are looked at.
+        Probability that a pair fits better than exchanges at random: only such pairs are looked at.
     seed : int
     least : float
     """
