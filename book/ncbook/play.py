@@ -266,32 +266,34 @@ def guess(
 # -- the gradient of a pair ------------------------------------------------------------------------------
 
 
-def gradient(curves: Mapping[str, Sequence[float]], colours: Mapping[str, str], *, at: float = 0.1) -> Play:
+def gradient(
+    ps: Sequence[float], curves: Mapping[str, Sequence[float]], colours: Mapping[str, str], *, at: float = 0.1
+) -> Play:
     """Show how strongly each loss pulls a pair together, for a pair that the reader drags.
 
     Parameters
     ----------
+    ps : sequence of float
+        Probabilities that the network gives to the pair, ascending.
     curves : mapping of str to sequence of float
-        Size of the gradient at equally spaced probabilities from 0 to 1, by name of the loss.
+        Size of the gradient at these probabilities, by name of the loss.
     colours : mapping of str to str
         Colour of each curve.
     at : float
-        Probability that the network first gives to the pair.
+        Probability that is shown first.
     """
     top = max(max(line) for line in curves.values())
     lines = [
         (
             name,
             colours[name],
-            " ".join(f"{400 * k / (len(v) - 1):.1f},{200 - 200 * y / top:.1f}" for k, y in enumerate(v)),
+            " ".join(f"{400 * p:.1f},{200 - 200 * y / top:.1f}" for p, y in zip(ps, line, strict=True)),
         )
-        for name, v in curves.items()
+        for name, line in curves.items()
     ]
     steps = [k / 100 for k in range(101)]
-    pulls = {
-        name: np.interp(steps, np.linspace(0, 1, len(v)), v).round(3).tolist() for name, v in curves.items()
-    }
-    said = "; ".join(f"{name} {v[round(100 * at)]:.2f}" for name, v in pulls.items())
+    pulls = {name: np.interp(steps, ps, line).round(3).tolist() for name, line in curves.items()}
+    said = "; ".join(f"{name} {line[round(100 * at)]:.2f}" for name, line in pulls.items())
     values = {"ps": steps, "pulls": pulls, "top": top}
     controls = HTML.slider("p", "probability that the network gives to the pair", steps, round(100 * at))
     picture = HTML.gradient(lines, f"{top:.3g}", 400 * at)

@@ -113,7 +113,7 @@ def test_in_the_game_as_many_pairs_are_the_audits_choice_as_are_wrong(split):
 
 def test_a_dragged_pair_reads_the_curves():
     curves = {"InfoNCE": [20.0, 10.0, 0.0], "GCE": [0.0, 8.0, 0.0]}
-    shown = play.gradient(curves, {"InfoNCE": "#000000", "GCE": "#111111"}, at=0.25)
+    shown = play.gradient([0, 0.5, 1], curves, {"InfoNCE": "#000000", "GCE": "#111111"}, at=0.25)
     values = given_to(shown)
     assert values["top"] == 20
     assert values["pulls"]["InfoNCE"][25] == 15
