@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from nclib.common.options import Catalogue, Options, did_you_mean, options_of
+from nclib.common.source import own_code
 
 T = TypeVar("T", bound=Callable[..., Any])
 C = TypeVar("C", bound=Callable[..., Any])
@@ -162,6 +163,7 @@ class Registry(Generic[T]):
                 raise ValueError(f"{self.kind} {name!r} is registered twice: by {before} and by {here}")
             entry: Entry[Any] = Entry(name, factory, summary, paper)
             self._entries[name] = entry
+            own_code([factory])  # reads its file before it can be edited
             return factory
 
         return add

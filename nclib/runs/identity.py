@@ -14,21 +14,17 @@ model of the run last moved, not the newest number: what did not move keeps its 
 
 from __future__ import annotations
 
-import functools
-import sys
-import sysconfig
-import types
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from json import dumps
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from nclib.common.files import digest
 from nclib.common.registry import Registry
+from nclib.common.source import own_code
 
 NUMERICS = 3
 """The number of the numerics: raised by one when a change moves a golden run beyond rounding."""
@@ -214,120 +210,6 @@ def code_names(parts: Iterable[Any]) -> dict[str, Any]:
     """Return ``numerics``, and where a run has code of the user's the digest ``own_code``; for a record."""
     own = own_code(parts)
     return {"numerics": NUMERICS} | ({"own_code": own} if own else {})
-
-
-# ------------------------------------------------------------------------------------- code of the user's
-
-
-def own_code(parts: Iterable[Any]) -> str:
-    """Return a digest of the classes and functions that are defined outside this package; empty for none.
-
-    What counts is what is in memory: the compiled code of functions, so that comments and layout may change
-    and a notebook needs no source; members and bases of classes; and of the global variables that functions
-    name plain values, arrays, weights, and functions, classes and objects of the user's. Not seen is what a
-    function imports when it runs. Packages that are installed count by nothing, unless they define one of
-    the ``parts``. Another minor version of Python compiles to other code, and so to another name.
-    """
-    seen: dict[int, Any] = {}  # kept alive, so that no id is used again
-    lines: list[str] = []
-    for part in parts:
-        if not _guarded(part):
-            lines += _lines(part, seen, _package(part))
-    return digest("\n".join(lines))[:16] if lines else ""
-
-
-def _lines(part: Any, seen: dict[int, Any], home: str) -> Iterator[str]:
-    """Yield in words what an object consists of that belongs to the user or to the package ``home``."""
-    if part is None or isinstance(part, bool | int | float | complex | str | bytes):
-        yield repr(part)
-        return
-    if isinstance(part, torch.Tensor | np.ndarray):
-        values = part.detach().cpu().double() if isinstance(part, torch.Tensor) else part
-        yield f"{part.dtype} {tuple(part.shape)} {digest(np.ascontiguousarray(values).tobytes())}"
-        return
-    if id(part) in seen:
-        yield "again"
-        return
-    if not isinstance(part, tuple | frozenset):  # Python may make one object of equal ones, or not
-        seen[id(part)] = part
-    if isinstance(part, Mapping | list | tuple | set | frozenset):
-        rows = [_inside(x, seen, home) for x in (part.items() if isinstance(part, Mapping) else part)]
-        yield from sorted(rows) if isinstance(part, set | frozenset) else rows
-    elif isinstance(part, staticmethod | classmethod | types.MethodType):
-        yield from _lines(part.__func__, seen, home)
-    elif isinstance(part, property):
-        yield _inside((part.fget, part.fset, part.fdel), seen, home)
-    elif isinstance(part, functools.partial):
-        yield _inside((part.func, part.args, part.keywords), seen, home)
-    elif isinstance(part, torch.nn.Module | types.SimpleNamespace):
-        state = part.state_dict() if isinstance(part, torch.nn.Module) else vars(part)
-        yield _inside((type(part), dict(state)), seen, home)
-    elif isinstance(part, types.ModuleType) or (_package(part) != home and _installed(_package(part))):
-        return
-    elif isinstance(part, types.FunctionType):
-        yield from _compiled(part.__code__)
-        cells = [cell.cell_contents for cell in part.__closure__ or () if cell != types.CellType()]
-        yield _inside((part.__defaults__, part.__kwdefaults__, cells), seen, home)
-        yield from _named(part.__globals__, sorted(_names(part.__code__)), seen, home)
-    elif isinstance(part, type):
-        functions = {name for name, value in vars(part).items() if isinstance(value, types.FunctionType)}
-        names = [n for n in vars(part) if n in functions or not n.startswith(("__", "_abc_"))]
-        yield f"{part.__qualname__} {_inside(part.__bases__, seen, home)}"
-        yield from (f"{name} = {_inside(vars(part)[name], seen, home)}" for name in names)
-    else:
-        yield _inside((type(part), getattr(part, "__dict__", {})), seen, home)
-
-
-def _named(space: Mapping[str, Any], names: list[str], seen: dict[int, Any], home: str) -> Iterator[str]:
-    """Yield what stands under names in a module, and in the modules among it."""
-    for name in (name for name in names if name in space):
-        value = space[name]
-        if not isinstance(value, types.ModuleType):
-            yield f"{name} = {_inside(value, seen, home)}"
-        elif id(value) not in seen and not _installed(value.__name__.split(".")[0]):
-            seen[id(value)] = value
-            yield from _named(vars(value), names, seen, home)
-
-
-def _inside(part: Any, seen: dict[int, Any], home: str) -> str:
-    return f"({', '.join(_lines(part, seen, home))})"
-
-
-def _compiled(code: types.CodeType) -> Iterator[str]:
-    """Yield what a function does: its instructions, names and constants, and those of functions within."""
-    yield f"{code.co_code.hex()} {code.co_names} {code.co_varnames} {code.co_freevars}"
-    for constant in code.co_consts[1 if code.co_consts[:1] == (code.__doc__,) else 0 :]:
-        if isinstance(constant, types.CodeType):
-            yield from _compiled(constant)
-        else:
-            yield repr(sorted(constant, key=repr) if isinstance(constant, frozenset) else constant)
-
-
-def _names(code: types.CodeType) -> set[str]:
-    inner = [_names(constant) for constant in code.co_consts if isinstance(constant, types.CodeType)]
-    return set(code.co_names).union(*inner)
-
-
-def _guarded(part: Any) -> bool:
-    """Return whether golden runs hold the numbers of an object: of nclib or a package that declares it."""
-    package = _package(part)
-    return package == "nclib" or bool(getattr(sys.modules.get(package), "GOLDEN_RUNS", False))
-
-
-def _package(part: Any) -> str:
-    """Return the package that defines a function, a class, or the class of an object."""
-    home = getattr(part, "__module__", None) or type(part).__module__
-    return str(home).split(".")[0]
-
-
-@functools.cache
-def _installed(package: str) -> bool:
-    """Return whether a package comes with Python or is installed; a record holds the versions of some."""
-    file = getattr(sys.modules.get(package), "__file__", None)
-    if package in sys.stdlib_module_names or package in ("builtins", "nclib"):
-        return True
-    places = {sysconfig.get_path(name) for name in ("purelib", "platlib")}
-    return file is not None and any(Path(place) in Path(file).resolve().parents for place in places)
 
 
 def computed_on(so_far: list[dict[str, Any]], epoch: int, device: str) -> list[dict[str, Any]]:

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
-import os
-import re
-import subprocess
 import sys
 
 import pytest
@@ -17,6 +13,7 @@ import nclib
 from nclib import label_noise, methods
 from nclib.common.files import digest
 from nclib.common.options import rules
+from nclib.common.source import own_code
 from nclib.methods.base import METHODS
 from nclib.methods.l2rm import L2RM
 from nclib.runs import Settings, experiment_of, identity
@@ -161,104 +158,6 @@ def test_a_seed_of_the_noise_draws_nothing_else(method, own, tmp_path):
         experiment.resolve(**own, noise_seed=0, noise_file=file)
 
 
-def test_a_file_of_the_users_counts_with_the_files_beside_it(tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
-
-    def code() -> str:
-        for name in ("own_method", "own_helpers"):
-            sys.modules.pop(name, None)
-        import own_method
-
-        return identity.own_code([own_method.Mine])
-
-    helpers, method = tmp_path / "own_helpers.py", tmp_path / "own_method.py"
-    helpers.write_text("def scale(x): return 2 * x\ndef unused(x): return x\n", "utf8")
-    method.write_text(
-        "import math\nimport own_helpers\nfrom nclib.noise import unit_interval\n"
-        "TABLE = {'f': own_helpers.scale}\n"
-        "class Mine:\n    def step(self, x): return TABLE['f'](unit_interval(x)) + math.pi\n",
-        "utf8",
-    )
-    first = code()
-    assert code() == first
-    helpers.write_text("def scale(x): return 2 * x  # words\n\ndef unused(x): return 1\n", "utf8")
-    assert code() == first
-    helpers.write_text("def scale(x): return 0 * x\n", "utf8")
-    assert code() != first
-
-
-FIRST = """
-from types import SimpleNamespace as Space
-import torch
-from nclib.noise import unit_interval
-SCALE, SHIFT = 2.0, 3.0
-cfg = Space(scale=4.0)
-head = torch.nn.Linear(2, 1)
-torch.nn.init.ones_(head.weight), torch.nn.init.zeros_(head.bias)
-def loss(x):
-    return x * SCALE + SHIFT
-class Base:
-    def prepare(self): return 1
-class Mine(Base):
-    scale = 5.0
-    loss = staticmethod(loss)
-    @property
-    def rate(self): return 0.1
-    @torch.no_grad()
-    def step(self, x, by=1.0):
-        try:
-            return self.loss(unit_interval(x)) + head(x) + cfg.scale * by
-        except ValueError:
-            return 0
-"""
-SAME = (
-    "",
-    "def loss(x):  # words\n    return (x * SCALE\n            + SHIFT)\nMine.loss = staticmethod(loss)",
-    "rate = 7",  # the name of an attribute
-)
-OTHER = (
-    "Base.prepare = lambda self: 2",
-    "SCALE = 3.0",
-    "Mine.loss = lambda self, x: 0 * x",
-    "def other(x): return x\nMine.loss = other",
-    "Mine.scale = 6.0",
-    "Mine.further = 1",
-    "Mine.rate = property(lambda self: 0.2)",
-    "SCALE, SHIFT = SHIFT, SCALE",
-    "cfg.scale = 5.0",
-    "head.weight.data[0, 1] += 1e-6",
-    "Mine.step.__wrapped__.__defaults__ = (2.0,)",
-    "unit_interval = lambda x: x",
-    "Mine.loss = (lambda f: lambda self, x: f(x))(lambda x: 2 * x)",
-    "Mine.loss = (lambda f: lambda self, x: f(x))(lambda x: 3 * x)",  # a function in a closure
-)
-
-
-@pytest.mark.slow
-def test_what_the_users_objects_hold_now_counts_without_any_source():
-    script = (
-        "import json, sys\nfrom nclib.runs import identity\n"
-        "first, *cells = json.load(sys.stdin)\n"
-        "for cell in cells:\n"
-        "    space = {'__name__': '__main__'}\n"
-        "    exec(first, space)\n"
-        "    exec(cell, space)\n"
-        "    print('code', identity.own_code([space['Mine']]))\n"
-    )
-
-    def codes(seed: str) -> list[str]:
-        given = {"input": json.dumps([FIRST, *SAME, *OTHER]), "env": {**os.environ, "PYTHONHASHSEED": seed}}
-        done = subprocess.run(
-            [sys.executable, "-c", script], capture_output=True, text=True, check=True, **given
-        )
-        return re.findall("^code (.*)", done.stdout, flags=re.M)
-
-    once, n = codes("1"), len(SAME)
-    assert once == codes("2")  # in another process
-    assert (len(once), len(set(once[:n])), len(set(once))) == (n + len(OTHER), 1, 1 + len(OTHER))
-
-
 def test_a_reloaded_method_is_registered_again_and_renames_its_runs(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
@@ -281,7 +180,7 @@ def test_a_reloaded_method_is_registered_again_and_renames_its_runs(tmp_path, mo
 
 
 def test_code_of_the_package_does_not_count(monkeypatch):
-    assert identity.own_code([L2RM, experiment_of]) == ""
+    assert own_code([L2RM, experiment_of]) == ""
     assert identity.code_names([L2RM]) == {"numerics": identity.NUMERICS}
     before = name("l2rm", dataset="planted")
     monkeypatch.setattr(L2RM, "n_networks", 7)
