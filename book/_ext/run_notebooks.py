@@ -258,9 +258,11 @@ def make_demo(names: Sequence[str], root: pathlib.Path, out: pathlib.Path) -> No
             source, out / "notebooks", {"out": str(out / name)} | ({"method": name} if page else {}), root
         )
         folder = root / "book/demo" / name
-        shutil.rmtree(folder, ignore_errors=True)
-        for path in sorted((out / name).glob("*/record.json")):
+        made = sorted((out / name).glob("*/record.json"))
+        for path in made:
             store(Record.load(path), folder / path.parent.name, declared(name))
+        for former in {one.name for one in folder.glob("*")} - {path.parent.name for path in made}:
+            shutil.rmtree(folder / former)
 
 
 def main(argv: list[str] | None = None, root: pathlib.Path = ROOT) -> int:

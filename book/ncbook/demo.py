@@ -19,7 +19,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ import torch
 import nclib
 from nclib.common.files import write_atomically
 from nclib.runs import LoadedRun, Record, checkpoint, epoch_arrays, experiment_of
-from nclib.runs.digests import LIST, check_folder, note_digests
+from nclib.runs.digests import LIST, NEXT, check_folder, settle, together
 from nclib.runs.identity import naming
 from nclib.runs.record import completed
 from nclib.runs.request import outdated
@@ -81,21 +81,18 @@ def declared(chapter: str) -> Keep:
 
 
 def store(record: Record, folder: Path, keep: Keep) -> None:
-    """Write what ``keep`` names of a finished run into ``folder``, in place of what is there."""
+    """Write what ``keep`` names of a finished run into ``folder``, in place of all that is there."""
     if record.environment.get("own_code") and not keep.own:
         keep = Keep()
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    record.save(folder / RECORD)
-    arrays = keep.arrays(epoch_arrays(record.folder))
-    np.savez_compressed(folder / ARRAYS, **arrays)  # type: ignore[arg-type]
-    if keep.weights:
-        best = checkpoint.load(Path(record.folder) / "checkpoint.safetensors")["best"]
-        checkpoint.save(folder / WEIGHTS, {"weights": halved(best["weights"])})
-    for path in Path(record.folder).glob("*.json"):
-        if path.name.startswith("timed-"):
-            shutil.copy(path, folder / path.name)
-    note_digests({path: path for path in folder.iterdir()})
+    with together(folder, whole=True) as new:
+        record.save(new / RECORD)
+        arrays = keep.arrays(epoch_arrays(record.folder))
+        np.savez_compressed(new / ARRAYS, **arrays)  # type: ignore[arg-type]
+        if keep.weights:
+            best = checkpoint.load(Path(record.folder) / "checkpoint.safetensors")["best"]
+            checkpoint.save(new / WEIGHTS, {"weights": halved(best["weights"])})
+        for path in Path(record.folder).glob("timed-*.json"):
+            shutil.copy(path, new / path.name)
 
 
 def halved(weights: Any) -> Any:
@@ -110,13 +107,15 @@ def halved(weights: Any) -> Any:
 @functools.cache
 def stored_runs() -> tuple[Record, ...]:
     """Return the runs stored in :data:`DEMO`; their folders are relative to the working directory."""
+    for left in DEMO.glob(f"*/*/{NEXT}*"):  # by a writer that was killed
+        settle(left.parent)
     return tuple(Record.load(os.path.relpath(path)) for path in sorted(DEMO.glob(f"*/*/{RECORD}")))
 
 
 def stored_run(method: str, **values: Any) -> Record:
     """Return the stored run with exactly these parameters of :func:`nclib.run`, on the same data.
 
-    A run whose numbers moved since does not answer. Code of classes that a chapter writes is not compared.
+    A run whose numbers moved since does not answer, nor one of a class that a chapter wrote otherwise.
 
     Raises
     ------
@@ -128,8 +127,7 @@ def stored_run(method: str, **values: Any) -> Record:
     for record in stored_runs():
         if record.settings["method"] == method:
             settings = completed(record.settings)  # its method may be registered since it was read
-            asked = replace(wanted, own_code=record.environment.get("own_code", ""))
-            unlike = asked.unlike(vars(record) | {"settings": settings})
+            unlike = wanted.unlike(vars(record) | {"settings": settings})
             if not unlike:
                 return record
             others.append("; ".join([*differences(naming(settings), wanted.naming)] or unlike))

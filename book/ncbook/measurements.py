@@ -16,7 +16,7 @@ import pandas as pd
 
 from ncbook.marks import OUTDATED
 from nclib.common.files import digest, write_atomically
-from nclib.runs.digests import check_digest, note_digests
+from nclib.runs.digests import checked, locked, together
 
 MEASURED = Path(__file__).resolve().parents[1] / "measured"
 ROOT = MEASURED.parents[1]
@@ -32,9 +32,7 @@ def measurement(name: str) -> dict[str, Any]:
         When the file was changed, or has no digest in ``SHA256SUMS`` beside it.
     """
     path = MEASURED / f"{name}.json"
-    data = path.read_bytes()
-    check_digest(path, data)
-    found: dict[str, Any] = json.loads(data)
+    found: dict[str, Any] = json.loads(checked(path))
     return found
 
 
@@ -143,10 +141,8 @@ def probed(part: str) -> pd.DataFrame:
 
 def write(path: Path, content: object) -> None:
     """Write a measurement as JSON, and note its digest beside it."""
-    data = (json.dumps(content, indent=1) + "\n").encode("utf8")
-    note_digests({path: data}, keep=True)
-    write_atomically(path, data)
-    note_digests({path: data})
+    with locked(path.parent), together(path.parent) as new:
+        write_atomically(new / path.name, json.dumps(content, indent=1) + "\n")
 
 
 def keep(file: Path, name: str) -> Path:

@@ -3,7 +3,7 @@
 ``name`` and ``epochs`` list the runs and their numbers of epochs, all of which follow each other. For every
 curve ``kind.NAME`` tells what stands at each epoch (0 nothing, 1 a float, 2 a whole number, 3 null, 4 other),
 ``value.NAME`` has the numbers, and ``text.NAME`` the JSON of all that is neither a number nor null, a line
-each.
+each. ``table`` is the digest of the table whose rows have these curves.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ EXACT = 2**53  # the largest whole number up to which float64 has all of them
 Epochs = list[dict[str, Any]]
 
 
-def packed(curves: Mapping[str, Epochs]) -> bytes:
-    """Return the content of a NumPy file with the curves of runs by name."""
+def packed(curves: Mapping[str, Epochs], table: str) -> bytes:
+    """Return the content of a NumPy file with the curves of runs by name, and the digest of their table."""
     epochs = [row for rows in curves.values() for row in rows]
     arrays = {"name": _lines(list(curves)), "epochs": np.array([len(rows) for rows in curves.values()], int)}
+    arrays["table"] = _lines([table])
     for curve in dict.fromkeys(name for row in epochs for name in row):
         kinds = np.array([_kind(row[curve]) if curve in row else ABSENT for row in epochs], np.uint8)
         there = [row[curve] for row in epochs if curve in row]
@@ -52,6 +53,12 @@ def _lines(texts: Sequence[str]) -> np.ndarray:
 
 def _texts(lines: np.ndarray) -> list[str]:
     return lines.tobytes().decode("utf8").split("\n") if len(lines) else []
+
+
+def bound(data: bytes) -> str:
+    """Return the digest of the table to which a file of :func:`packed` belongs; empty in older files."""
+    with np.load(io.BytesIO(data), allow_pickle=False) as file:
+        return "".join(_texts(file["table"])) if "table" in file.files else ""
 
 
 class Curves:

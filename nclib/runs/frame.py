@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nclib.runs.store import Stored, stored
+from nclib.runs.store import stored
+from nclib.runs.tables import Stored
 from nclib.runs.variant import variant
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from nclib.data.tokeniser import tokenise
 from nclib.methods.base import METHODS
 from nclib.models import Matcher, build
 from nclib.runs import checkpoint
-from nclib.runs.digests import LIST, check_folder, digests, note_digests
+from nclib.runs.digests import check_folder, settle, together
 from nclib.runs.identity import without_removed
 from nclib.runs.loop import epoch_arrays
 from nclib.runs.machine import choose_device
@@ -156,20 +156,16 @@ class TrainedModel:
         """Write weights (safetensors), settings, vocabulary, pairs and a card into a folder; return it.
 
         ``SHA256SUMS`` lists their digests, as ``sha256sum -c`` reads them; :func:`nclib.load` checks them.
+        A model that was saved there before is replaced as a whole, or not at all.
         """
         folder = Path(folder)
-        former = digests(folder)  # of a model that was saved here before
-        (folder / LIST).unlink(missing_ok=True)
-        checkpoint.save(folder / WEIGHTS, {"networks": [net.state_dict() for net in self.networks]})
-        self.vocabulary.to_json(folder / WORDS)
-        write_atomically(folder / SETTINGS, json.dumps(self.settings, indent=1))
-        if self.matched is not None:
-            write_atomically(folder / PAIRS, self.matched.to_csv(index=False))
-        elif PAIRS in former:
-            (folder / PAIRS).unlink(missing_ok=True)
-        write_atomically(folder / CARD, self._card())
-        files = [folder / name for name in FILES if name != PAIRS or self.matched is not None]
-        note_digests({path: path for path in files})
+        with together(folder, whole=True) as new:
+            checkpoint.save(new / WEIGHTS, {"networks": [net.state_dict() for net in self.networks]})
+            self.vocabulary.to_json(new / WORDS)
+            write_atomically(new / SETTINGS, json.dumps(self.settings, indent=1))
+            if self.matched is not None:
+                write_atomically(new / PAIRS, self.matched.to_csv(index=False))
+            write_atomically(new / CARD, self._card())
         return folder
 
     def _card(self) -> str:
@@ -206,6 +202,7 @@ def load(source: Record | str | PathLike[str], device: str = "cpu") -> TrainedMo
     if isinstance(source, Record):
         return _from_run(source, device)
     folder = Path(source).expanduser()
+    settle(folder)
     if (folder / SETTINGS).is_file():
         return _from_folder(folder, device)
     if (folder / "record.json").is_file():

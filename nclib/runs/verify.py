@@ -18,7 +18,8 @@ from nclib.common.options import Rule, check, rules
 from nclib.data.registry import datasets
 from nclib.runs.identity import DATA, since
 from nclib.runs.record import Record
-from nclib.runs.store import Stored, numbers, stored
+from nclib.runs.store import stored
+from nclib.runs.tables import Stored, numbers
 from nclib.runs.tasks import experiment_of
 
 STATES = ("same", "partly", "older", "differs", "not made", "broken")  # of a record, as they are counted

@@ -6,7 +6,7 @@ import math
 import pytest
 from small import made as make
 
-from nclib.runs import append, store, table
+from nclib.runs import append, table, tables
 from nclib.runs import record as records
 
 
@@ -115,7 +115,7 @@ def test_a_record_that_makes_no_sense_is_refused_wherever_it_is_read(tmp_path, c
 def test_a_row_that_makes_no_sense_is_refused_although_its_digests_are_right(tmp_path):
     path, record = tmp_path / "t.csv", make()
     record.metrics["test"]["rsum"] = 599.0
-    store.write(path, [store.as_stored(path, record.content())])
+    tables.write(path, [tables.as_stored(path, record.content())])
     with pytest.raises(ValueError, match=r"t\.csv/r makes no sense .*metrics\.test\.rsum is 599\.0"):
         table(path)
 
