@@ -91,9 +91,9 @@ def _binding(statements: list[Statement], name: str) -> Iterator[Statement]:
 
 @functools.lru_cache(maxsize=64)
 def _statements(text: str) -> list[Statement]:
-    """Return the statements of a module, in order."""
+    """Return the statements of a module, in order; of several names that one imports, a statement each."""
     found = []
-    for node in ast.parse(text).body:
+    for node in (each for one in ast.parse(text).body for each in _apart(one)):
         line = ast.unparse(node)
         top = symtable.symtable(line, "", "exec")
         here = top.get_symbols()
@@ -104,6 +104,15 @@ def _statements(text: str) -> list[Statement]:
         imports = tuple(one for each in inside for one in _imports(each))
         found.append(Statement(line, frozenset(binds), frozenset(uses), imports))
     return found
+
+
+def _apart(node: ast.stmt) -> Iterator[ast.stmt]:
+    if isinstance(node, ast.Import):
+        yield from (ast.Import([alias]) for alias in node.names)
+    elif isinstance(node, ast.ImportFrom):
+        yield from (ast.ImportFrom(node.module, [alias], node.level) for alias in node.names)
+    else:
+        yield node
 
 
 def _globals(table: symtable.SymbolTable) -> set[str]:

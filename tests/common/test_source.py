@@ -55,6 +55,7 @@ def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Code:
         ("return x * SCALE + SHIFT", "# words\n    return (x * SCALE\n            + SHIFT)", True),
         ("SCALE, SHIFT", "record = print('a call')\nSCALE, SHIFT", True),
         ("SCALE, SHIFT", "unused = 1\nSCALE, SHIFT", True),
+        ("noise import unit_interval", "noise import GaussianMixture1d, unit_interval", True),
         ("SCALE, SHIFT = 2.0", "SCALE, SHIFT = 2.5", False),
         ("SHIFT = 2.0, 3.0", "SHIFT = 2.0, 3.0\nSCALE += 1", False),
         ("x * SCALE", "x / SCALE", False),
