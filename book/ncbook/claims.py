@@ -23,6 +23,7 @@ from ncbook.evidence import (
     HOLDS,
     MIXED,
     SEEN,
+    UNRUN,
     UNSEEN,
     UNTESTED,
     VERDICTS,
@@ -114,7 +115,8 @@ def counts_said(table: pd.DataFrame) -> str:
     return (
         f"{own.sum()} of {len(table)} claims are decided on what they are about, {solved} of them by "
         f"mathematics. On other data {n[SEEN]} hold, {n[MIXED]} hold in part, {n[UNSEEN]} do not; {n[CLOSE]} "
-        f"are too close to call, {n[UNTESTED]} cannot be tested here."
+        f"are too close to call, {n[UNRUN]} were not run here, "
+        f"{n[UNTESTED]} cannot be tested here."
     )
 
 
@@ -182,8 +184,9 @@ def answers_table(paper: str, runs: Runs) -> Table:
     values = [(layout_of(*key), c) for key in LAYOUTS if key[0] == paper for c in values_of(*key)]
     filled = sum(bool(measured(layout, value, runs)) for layout, value in values)
     words, ledger_page, shares = Counter(table["verdict"]), page_link("claims"), paper in STUDIES
-    shown = table[(table["printed"] != "") & (table["verdict"] != UNTESTED)]
-    untestable = table.loc[(table["printed"] != "") & (table["verdict"] == UNTESTED), "id"]
+    decided = ~table["verdict"].isin([UNRUN, UNTESTED])
+    shown = table[(table["printed"] != "") & decided]
+    untestable = table.loc[(table["printed"] != "") & ~decided, "id"]
     rows = []
     for row in sorted(shown.to_dict("records"), key=lambda row: VERDICTS.index(row["verdict"])):
         lines = deciding(row["lines"])

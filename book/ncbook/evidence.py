@@ -33,8 +33,8 @@ from ncbook.runs import BUNDLED, select
 
 HOLDS, FAILS = "holds", "does not hold"
 SEEN, MIXED, UNSEEN = "seen here too", "seen in part", "not seen here"
-CLOSE, UNTESTED = "too close to call", "cannot be tested here"
-VERDICTS = (HOLDS, FAILS, SEEN, MIXED, UNSEEN, CLOSE, UNTESTED)
+CLOSE, UNRUN, UNTESTED = "too close to call", "not run here", "cannot be tested here"
+VERDICTS = (HOLDS, FAILS, SEEN, MIXED, UNSEEN, CLOSE, UNRUN, UNTESTED)
 SHOWN, NAMED = 12, 2  # comparisons, and names of missing ones, that are written out
 CONDITIONS = ("dataset", "preset", "model", "mrate", "protocol")
 CATEGORY_CONDITIONS = ("dataset", "preset", "protocol", "noise_rate")
@@ -346,14 +346,14 @@ def conclude(
     The best data with a test decide: the claim's own, else other real data, else drawn scenes; among them
     the noise of the paper's own protocol, where it was tested. A claim holds
     when every place on all of its own data supports it, and one place there refutes it. ``missing`` names the
-    runs that would have to be recorded.
+    runs that would have to be recorded; without three seeds of any the claim was not run here.
     """
     ordered = sorted(lines, key=lambda line: (line.tier, line.foreign, line.place))
     best = deciding(ordered)
     said = {line.says for line in best}
     word = SEEN if said == {FOR} else MIXED if said & {FOR, PART} else UNSEEN if AGAINST in said else CLOSE
     if not best:
-        word = UNTESTED
+        word = UNRUN
         why = why if ordered else f"No recorded runs{f' of {missing}' if missing else ''}."
     elif best[0].tier == 0 and said & {AGAINST, OPEN}:
         word = FAILS if AGAINST in said else CLOSE

@@ -328,10 +328,10 @@ def verdicts_figure(table: pd.DataFrame) -> Figure:
     figure, ((axis,),) = plots.panels(1, 1, height=2.6)
     part = table.drop(index="all", errors="ignore")[list(VERDICTS)]
     seen, unseen = "#8FBFDD", "#F0C4A0"
-    colours = (plots.MATCHED, plots.MISMATCHED, seen, seen, unseen, "#EEEEEE", "#CCCCCC")
+    colours = (plots.MATCHED, plots.MISMATCHED, seen, seen, unseen, "#EEEEEE", "#DDDDDD", "#CCCCCC")
     part.plot.barh(stacked=True, ax=axis, color=colours, edgecolor="white", width=0.8)
-    hatches = ("", "//", "", "..", "//", "", "xx")
-    styles = zip(axis.containers, hatches, ("white", "white", *["#222222"] * 5), strict=True)
+    hatches = ("", "//", "", "..", "//", "", "--", "xx")
+    styles = zip(axis.containers, hatches, ("white", "white", *["#222222"] * 6), strict=True)
     for bars, hatch, colour in styles:
         for bar in bars:
             bar.set_hatch(hatch)

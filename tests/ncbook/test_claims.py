@@ -17,6 +17,7 @@ from ncbook.evidence import (
     MIXED,
     REGIONS,
     SEEN,
+    UNRUN,
     UNSEEN,
     UNTESTED,
     Line,
@@ -114,16 +115,18 @@ def test_every_verdict_is_recomputed_and_names_data_seeds_and_power(found, made)
         assert runs["evidence"].str.len().gt(20).all()
         for name, row in runs.drop(index=list(MADE)).iterrows():
             tested = [line for line in row["lines"] if line.n]
-            assert all(line.n >= 2 and float(line.visible) >= 0 for line in tested), name
+            assert all(line.n >= 3 and float(line.visible) >= 0 for line in tested), name
             assert all(line.dataset and line.preset for line in row["lines"])
-            assert (row["verdict"] == UNTESTED) == (not tested), name
+            assert (row["verdict"] in (UNRUN, UNTESTED)) == (not tested), name
+            assert (row["verdict"] == UNTESTED) == (name in comparisons.untested()), name
             on_its_data = [line for line in tested if line.tier == 0]
             assert on_its_data or row["verdict"] not in (HOLDS, FAILS), name
 
 
 def test_without_records_only_mathematics_and_probes_are_decided(nothing):
     frame = ncbook.ledger(nothing)
-    assert set(frame[frame["verdict"] != UNTESTED]["id"]) == MADE | PROBED
+    assert set(frame[~frame["verdict"].isin([UNRUN, UNTESTED])]["id"]) == MADE | PROBED
+    assert set(frame[frame["verdict"] == UNTESTED]["id"]) == comparisons.untested().keys()
 
 
 def made_runs(setting, values, labels=False):
@@ -193,7 +196,7 @@ def test_claims_about_rows_of_a_table_can_have_each_verdict(claim, ours, best):
         assert one.verdict(made_runs({}, rows_of(one, ours, gain), labels)).word == word
     rows = rows_of(one, ours, 40)
     assert one.verdict(made_runs({}, rows[1:], labels)).word == MIXED  # a row was not recorded
-    assert one.verdict(made_runs({}, rows[:1], labels)).word == UNTESTED
+    assert one.verdict(made_runs({}, rows[:1], labels)).word == UNRUN
 
 
 def test_claims_name_the_encoders_of_declared_runs():
