@@ -12,8 +12,6 @@ import pandas as pd
 
 from ncbook.layouts import DATA, DIRECTION, RECALL, Layout, layout_of
 
-ONLY_PRINTED = "nothing here was measured."
-
 PRINTED = (
     "retrieval",
     "category_map",

@@ -38,7 +38,7 @@ def test_each_of_the_others_has_a_picture_a_step_and_its_result(method: str) -> 
     assert found[f"{method}-beside"].source.startswith("beside.loc[")
     more = found[f"{method}-more"].source
     assert "```{literalinclude} /nclib/" in more
-    assert "{dropdown} What differs from " in more
+    assert "**What differs from " in more
 
 
 CHANGES = [*((name, "change") for name in LESSONS)]
