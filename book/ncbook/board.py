@@ -58,6 +58,7 @@ LOSSES = {  # label of plain training: key of its loss in the bibliography
     "plain (triplet)": "faghri2018vsepp",
     "plain (infonce)": "oord2018cpc",
     "plain (gce)": "zhang2018gce",
+    "plain (rince)": "chuang2022rince",
     "plain (infonce_rce)": "wang2019sce",
 }
 
