@@ -102,12 +102,11 @@ class Claim:
     @property
     def of_shares(self) -> Claim | None:
         """The claim with shares of the loss in place of rSum or mAP; None without such a comparison."""
-        rate = "noise_rate" if self.paper == "UOT-RCL" else "mrate"
         pairs = [
             replace(one, metric="won_back", digits=2)
             for one in self.compare
-            if one.metric in ("", "rsum", "folded.rsum", "map_avg")
-            and rate in (one.conditions or _conditions(self.paper))
+            if one.metric in ("", "rsum", "folded.rsum")
+            and "mrate" in (one.conditions or _conditions(self.paper))
             and not (one.column or one.growth or one.average or one.share != 1)
         ]
         return replace(self, compare=pairs, printed=()) if pairs and self.paper in STUDIES else None

@@ -1,4 +1,4 @@
-"""Effect sizes: which share of what wrong pairs or labels cost an undefended network a method wins back."""
+"""Effect sizes: which share of what wrong pairs cost an undefended network a method wins back."""
 
 from __future__ import annotations
 
@@ -23,9 +23,6 @@ from ncbook.regime import ONLY_SHORT, SMALL
 from ncbook.runs import Runs, select
 from nclib import plots
 
-METRICS = {"mismatch": "rsum", "labels": "map_avg"}
-RATE = {"rsum": "mrate", "map_avg": "noise_rate"}
-
 
 @dataclass(frozen=True)
 class Study:
@@ -38,12 +35,9 @@ class Study:
     methods : sequence of str
         Methods that are drawn, of those that the table prints and that are compared here.
     undefended : str
-        Method that trains on wrong pairs or labels as if they were right.
-    kind : {"mismatch", "labels"}
-    from_rate : float
-        Rate whose undefended value counts as unharmed; 0 is matched pairs.
+        Method that trains on wrong pairs as if they were right.
     clean : tuple of str
-        Paper and table that print the undefended network without noise, where ``from_rate`` is 0.
+        Paper and table that print the undefended network without noise.
     model : str
         Similarity model of the printed rows.
     simple : sequence of str
@@ -55,9 +49,7 @@ class Study:
     table: str
     methods: Sequence[str]
     undefended: str = "plain"
-    kind: str = "mismatch"
-    from_rate: float = 0.0
-    clean: tuple[str, str] | tuple[()] = ("L2RM", "7")
+    clean: tuple[str, str] = ("L2RM", "7")
     model: str = "sgr"
     simple: Sequence[str] = ("plain (infonce)", "plain (infonce_rce)", "plain (gce)", "linear")
     shown: Sequence[float] = (0.4, 0.6)
@@ -67,31 +59,15 @@ class Study:
         """Labels of the rows of figure and table, the simple ones first."""
         return [*self.simple, *self.methods]
 
-    @property
-    def metric(self) -> str:
-        """Column of the records that is compared."""
-        return METRICS[self.kind]
-
 
 STUDIES = {
     "L2RM": Study("6", ("ncr", "decl", "bicro", "rcl", "l2rm")),
     "REPAIR": Study("I", ("ncr", "decl", "bicro", "mscn", "repair")),
-    "UOT-RCL": Study(
-        table="II",
-        methods=("sdml", "dscmr", "mrl", "elrcmr", "uot_rcl"),
-        undefended="deep_sm",
-        kind="labels",
-        from_rate=0.2,
-        clean=(),
-        model="",
-        simple=("mcca",),
-        shown=(0.6, 0.8),
-    ),
 }
 PRINTED = {name: dataset for dataset, name in DATASETS.items()}  # data set -> printed name
 FILL: dict[str, dict[str, Any]] = {"printed": {"mfc": "none", "mew": 1.6, "ms": 7}, "measured": {}}
 MISSING = {"printed": "–", "measured": "not run"}
-PROTOCOLS: dict[str, list[str]] = {"images": [], "captions": ["captions"], "symmetric": []}  # and their words
+PROTOCOLS: dict[str, list[str]] = {"images": [], "captions": ["captions"]}  # and their words
 
 
 def reader(label: str) -> str:
@@ -118,31 +94,31 @@ def with_shares(table: pd.DataFrame, study: Study, least: float = 0) -> pd.DataF
     The three runs of a share have the same data, preset, model and seed, and so the same noise and first
     weights; it is missing where one of them is, and at noise rates below ``least``.
     """
-    rate, place = RATE[study.metric], [k for k in ("dataset", "preset", "model", "seed") if k in table]
+    place = ["dataset", "preset", "model", "seed"]
+    noise = [*place, "protocol", "mrate"]
     undefended = select(table, method=study.undefended, variant="")
-    noisy = undefended[undefended[rate] > study.from_rate]
-    high = select(undefended, **{rate: study.from_rate}).groupby(place)[study.metric].mean().rename("high")
-    low = noisy.groupby([*place, "protocol", rate])[study.metric].mean().rename("low")
-    both = table[[*place, "protocol", rate]].join(low, on=[*place, "protocol", rate]).join(high, on=place)
-    share = won_back(table[study.metric], both["low"], both["high"])
-    return table.assign(won_back=share.where(table[rate] >= least))
+    high = select(undefended, mrate=0.0).groupby(place)["rsum"].mean().rename("high")
+    low = undefended[undefended["mrate"] > 0].groupby(noise)["rsum"].mean().rename("low")
+    both = table[noise].join(low, on=noise).join(high, on=place)
+    share = won_back(table["rsum"], both["low"], both["high"])
+    return table.assign(won_back=share.where(table["mrate"] >= least))
 
 
 @functools.cache
 def printed_runs(paper: str) -> pd.DataFrame:
     """Return the values that a paper prints under noise, with their shares, as runs on its data with seed 0.
 
-    Of a row that several tables print, that of the study counts, with rSum, or the mean of both mAPs.
+    Of a row that several tables print, that of the study counts.
     """
     study, tables = STUDIES[paper], [table for name, table in LAYOUTS if name == paper]
-    keys = [(paper, study.table), *([study.clean] if study.clean else []), *((paper, t) for t in tables)]
+    keys = [(paper, study.table), study.clean, *((paper, t) for t in tables)]
     found = [
-        printed_sums(*key).assign(protocol=LAYOUTS[key].noise or "symmetric")
+        printed_sums(*key).assign(protocol=LAYOUTS[key].noise)
         for key in dict.fromkeys(keys)
         if len(printed_sums(*key))
     ]
-    table = pd.concat(found).rename(columns={"rate": RATE[study.metric], "value": study.metric})
-    table = table.drop_duplicates(["dataset", "method", "variant", "model", RATE[study.metric]])
+    table = pd.concat(found).rename(columns={"rate": "mrate", "value": "rsum"})
+    table = table.drop_duplicates(["dataset", "method", "variant", "model", "mrate"])
     table = table.assign(dataset=table["dataset"].map(DATASETS), preset="paper", seed=0, networks=1)
     return with_shares(table.reset_index(drop=True), study)
 
@@ -158,7 +134,7 @@ def printed_effects(paper: str) -> pd.DataFrame:
     study, own = STUDIES[paper], printed_runs(paper)
     own = own[own["dataset"].map(PRINTED).isin(printed_sums(paper, study.table)["dataset"])]
     found = select(own, variant="", model=study.model, method=list(study.methods))
-    found = found.rename(columns={RATE[study.metric]: "rate", "won_back": "share"}).dropna(subset="share")
+    found = found.rename(columns={"mrate": "rate", "won_back": "share"}).dropna(subset="share")
     return found.assign(dataset=found["dataset"].map(PRINTED))[["method", "dataset", "rate", "share"]]
 
 
@@ -173,8 +149,7 @@ def measured_effects(paper: str, runs: Runs) -> pd.DataFrame:
         Columns ``method``, ``place`` (data set, preset, model and unusual noise in words), ``rate`` and
         ``share``, a :class:`~ncbook.compare.Difference` whose values are the shares by seed.
     """
-    study = STUDIES[paper]
-    table = runs.retrieval if study.kind == "mismatch" else runs.category
+    study, table = STUDIES[paper], runs.retrieval
     rows, columns = list[Any](), ["method", "place", "rate", "share"]
     if table.empty:
         return pd.DataFrame(rows, columns=columns)
@@ -184,11 +159,10 @@ def measured_effects(paper: str, runs: Runs) -> pd.DataFrame:
     label = table["method"].where(~simple, "plain (" + table["variant"].str.removeprefix("loss=") + ")")
     table = table.assign(label=label)[~simple | (table["method"] == "plain")]
     table = table[(table["preset"] != SMALL) & table["protocol"].isin(PROTOCOLS)].dropna(subset="won_back")
-    place = [k for k in ("dataset", "preset", "model") if k in table]
     table = select(table, label=study.rows)
-    for key, part in table.groupby([*place, "protocol", RATE[study.metric], "label"], sort=False):
-        dataset, *more, protocol, rate, method = key
-        words = ", ".join([data_name(dataset), *more, *PROTOCOLS[protocol]])
+    of = ["dataset", "preset", "model", "protocol", "mrate", "label"]
+    for (dataset, preset, model, protocol, rate, method), part in table.groupby(of, sort=False):
+        words = ", ".join([data_name(dataset), preset, model, *PROTOCOLS[protocol]])
         share = by_seed(part.groupby("seed")["won_back"].mean(), digits=2)
         rows.append((method, words, rate, replace(share, marks=marks_of(part))))
     return pd.DataFrame(rows, columns=columns)
@@ -249,13 +223,12 @@ def effects_table(paper: str, runs: Runs) -> Table:
         ]
         rows.append(([Cell(reader(method)), Cell(f"{rate:g}")], [_cell(c) for c in cells]))
         lines.append([reader(method), f"{rate:g}", *cells])
-    unharmed = "matched pairs" if not study.from_rate else f"label noise {study.from_rate:g}"
     return Table(
         slug=f"shares-{paper.lower()}",
         title=f"{paper}: share of the loss won back, printed and measured",
         kind="effects",
         lines=[
-            f"(method − {study.undefended}) / ({study.undefended} on {unharmed} − {study.undefended})",
+            f"(method − {study.undefended}) / ({study.undefended} on matched pairs − {study.undefended})",
             "Measured: mean over seeds, 95 % interval (seeds).",
             _explained(both),
         ],
