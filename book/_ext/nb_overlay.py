@@ -210,8 +210,10 @@ def machine_line(run: Mapping[str, Any]) -> str:
 
 
 def comparison(mine: Mapping[str, Any]) -> list[str]:
-    """Return a table in Markdown: a live run, and under it the recorded runs of its settings."""
+    """Return a table in Markdown: a live run, and under it the recorded runs of its settings, with marks."""
+    import pandas as pd
     from ncbook import mean_text, recorded
+    from ncbook.marks import explained, marks_of
     from ncbook.runs import as_preset
 
     settings, where, test = mine["settings"], mine["environment"], mine["metrics"]["test"]
@@ -220,19 +222,23 @@ def comparison(mine: Mapping[str, Any]) -> list[str]:
     found = as_preset(found) if len(found) else found
     threads = f"{where['threads']} thread{'s' if where['threads'] != 1 else ''}"
     loss = settings.get("method_options", {}).get("loss")  # of plain training
+    if loss and len(found):
+        found = found[found["option.loss"] == loss]
     name = settings["method"] + (f" ({loss})" if loss else "")
     head = ["method", "mismatch rate", "run (number of seeds)", *COLUMNS.values(), "training seconds"]
     lines = [f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head))]
     values = {key: [test[key]] for key in COLUMNS} | {"seconds": [mine["cost"]["seconds"]]}
-    groups = {f"your machine: {where['device']}, {threads}": values}
+    marks = marks_of(pd.DataFrame([{**settings, "best_epoch": mine["best_epoch"]}]))
+    groups = {" ".join([f"your machine: {where['device']}, {threads}", *marks]): values}
     if len(found):
-        groups["recorded"] = {key: list(found[key]) for key in values}
+        groups[" ".join(["recorded", *marks_of(found)])] = {key: list(found[key]) for key in values}
+        marks += marks_of(found)
     for place, group in groups.items():
         means = [mean_text(group[key]) for key in COLUMNS]
         seconds = sum(group["seconds"]) / len(group["seconds"])
         row = [name, f"{settings['mrate']:g}", place, *means, f"{seconds:.0f}"]
         lines.append(f"| {' | '.join(row)} |")
-    return lines
+    return [*lines, *(["", f"{explained(marks)}."] if marks else [])]
 
 
 def records_in(folder: pathlib.Path) -> list[dict[str, Any]]:

@@ -210,12 +210,12 @@ def is_live(source: pathlib.Path, root: pathlib.Path) -> bool:
 
 
 def live(source: pathlib.Path, root: pathlib.Path) -> None:
-    """Train a notebook's run, with the fast model, for the page "Quick start"; without the cell to change."""
+    """Train a notebook's run for the page "Quick start", without the cell to change."""
     folder, now = root / LIVE, live_state(source, root)
     print(f"{source.name}: live run on this machine ...", flush=True)
     out = f"{LIVE}/{source.stem}"
     shutil.rmtree(root / out, ignore_errors=True)  # nothing is resumed
-    given = {"preset": "quick", "model": "vse", "out": out}
+    given = {"preset": "quick", "out": out}
     entry = execute(source, folder, given, root, ("change-text", "change"))
     enter(folder, {source.stem: entry})
     write_atomically(folder / f"{source.stem}.state", now)

@@ -6,7 +6,7 @@ import functools
 import itertools
 import math
 import statistics
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 import pandas as pd
@@ -235,25 +235,3 @@ def growth(small: Difference, large: Difference, name: str) -> Difference:
 def _union(*marks: Sequence[str]) -> tuple[str, ...]:
     """Return every mark once."""
     return tuple(dict.fromkeys(itertools.chain(*marks)))
-
-
-def over_rates(
-    runs: pd.DataFrame, ours: str, theirs: str, by: str = "mrate", value: str = "rsum", digits: int = 1
-) -> dict[float, Difference]:
-    """Return a metric of one label minus that of another by noise rate, where both have runs of one seed."""
-    a, b = (runs[runs["label"] == label] for label in (ours, theirs))
-    shared = sorted(set(a[by]) & set(b[by]))
-    each = {r: paired(a[a[by] == r], b[b[by] == r], value, digits=digits) for r in shared}
-    return {rate: difference for rate, difference in each.items() if difference.n}
-
-
-def verdicts(differences: Mapping[float, Difference]) -> str:
-    """Return at which noise rates a difference is ahead, behind or undecided; of few seeds only its sign."""
-    found: dict[str, list[str]] = {}
-    for rate, difference in differences.items():
-        word = SIGNS[difference.sign]
-        if not difference.judged:
-            gain = round(difference.mean, difference.digits)
-            word = f"{'above' if gain > 0 else 'below' if gain < 0 else 'level'}, {few_seeds(difference.n)}"
-        found.setdefault(word, []).append(f"{rate:g}")
-    return "; ".join(f"{word} at {', '.join(rates)}" for word, rates in found.items())

@@ -61,6 +61,8 @@ class Keep:
 
     def arrays(self, kept: Mapping[int, Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
         """Return the arrays to store, by ``epoch/name``, floats of 64 bits as 32."""
+        if not kept:  # of a run of plain training beside the method's
+            return {}
         epochs = {name: {*kept} for name in self.every} | {name: {min(kept), max(kept)} for name in self.ends}
         epochs |= {name: {max(kept)} for name in self.last}
         return {

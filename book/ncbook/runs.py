@@ -13,7 +13,7 @@ import pandas as pd
 
 import nclib
 from nclib.common.files import digest
-from nclib.plots import NAMES as READERS
+from nclib.plots import reader
 from nclib.runs.collapse import CURVES, collapse
 from nclib.runs.frame import frame_of, row
 from nclib.runs.record import RECALLS as OF_SUM
@@ -342,7 +342,7 @@ def _seeds(table: pd.DataFrame) -> str:
 
 def labelled(runs: pd.DataFrame) -> pd.DataFrame:
     """Return runs with a column ``label``: the method, of plain training also its loss."""
-    plain = "plain (" + runs["option.loss"].astype(str) + ")"
+    plain = "plain (" + runs.get("option.loss", runs["method"]).astype(str) + ")"
     return runs.assign(label=runs["method"].where(runs["method"] != "plain", plain))
 
 
@@ -389,8 +389,8 @@ def named(runs: pd.DataFrame) -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        ``label`` is the method, of plain training its loss (:data:`nclib.plots.NAMES`). L2RM with its wrong
-        pairs left out is "L2RM without rematching".
+        ``label`` is the method, of plain training its loss (:data:`nclib.plots.NAMES`). "L2RM without
+        rematching" leaves its wrong pairs out; "GCE, averaged" is the mean of two networks trained apart.
 
     Examples
     --------
@@ -398,6 +398,12 @@ def named(runs: pd.DataFrame) -> pd.DataFrame:
     >>> {"L2RM", "InfoNCE", "linear"} <= set(runs["label"])
     True
     """
-    rows = {"l2rm, dropped": ("l2rm", {"rematch_weight": 0})}
-    found = pd.concat([labelled(as_preset(runs)), rows_of(runs, rows)], ignore_index=True)
-    return found.assign(label=found["label"].replace({label: name for name, label in READERS.items()}))
+    if "option.warmup_epochs" in runs:  # of category retrieval it is an option of the method
+        runs = runs.assign(warmup_epochs=runs.get("warmup_epochs", runs["option.warmup_epochs"]))
+    single = labelled(as_preset(runs))
+    dropped = rows_of(runs, {"l2rm, dropped": ("l2rm", {"rematch_weight": 0})})
+    found = pd.concat([single, dropped])
+    found["label"] = found["label"].map(reader)
+    pairs = labelled(as_preset(runs, networks=2))
+    pairs["label"] = pairs["label"].map(reader) + ", averaged"
+    return pd.concat([found, pairs], ignore_index=True)

@@ -98,11 +98,6 @@ def drawn_pairs(pairs: NoisyPairs, rows: Sequence[int], notes: Sequence[str] = (
     return plots.captioned_pictures(split, [int(pairs.image_of[row]) for row in rows], lines, columns=2)
 
 
-def kind_of_pair(matched: bool) -> tuple[str, str]:
-    """Return the words for a pair that is really matched, or is not, and their colour."""
-    return ("matched", plots.MATCHED) if matched else ("mismatched", plots.MISMATCHED)
-
-
 def words_of(split: Split, caption: int) -> list[str]:
     """Return the words of a caption, start and end token included."""
     names = split.captions.vocabulary.words
@@ -116,7 +111,7 @@ def beside(
     others: Sequence[str] = ("InfoNCE", "linear"),
     **own: Any,
 ) -> dict[str, Record]:
-    """Return this run and others with the same data, noise, model, seed and schedule, and print their rSum.
+    """Return this run and others with the same data, noise, model, seed and schedule, and print results.
 
     Parameters
     ----------
@@ -138,7 +133,7 @@ def beside(
     """
     method, store = record.settings["method"], source_of(record)
     same = {**experiment_of(method).shared(given), **own}
-    ours = next((name for name, label in plots.NAMES.items() if label == method), method)
+    ours = plots.reader(method)
     compared, origin = {ours: record}, {ours: "this run"}
     for name in others if mode != "none" else ():
         other, _, loss = plots.NAMES.get(name, name).removesuffix(")").partition(" (")
@@ -150,9 +145,10 @@ def beside(
         elif name == others[0] or mode == "train" or store == "train":
             found = trained(other, store, **values)
             compared[name], origin[name] = found, "stored" if is_stored(found) else "trained now"
+    key, metric, digits = METRICS[record.task]
     for name, found in compared.items():
         early = f" {WARMUP} tested in its warm-up" if tested_early(found) else ""
-        print(f"{name}, {origin[name]}: rSum {found.metrics['test']['rsum']:.1f}{early}")
+        print(f"{name}, {origin[name]}: {metric} {found.metrics['test'][key]:.{digits}f}{early}")
     if "single" in record.metrics:
         single = record.metrics["single"]["rsum"]
         print(f"one network of {ours} alone, mean of both: rSum {single:.1f}")
@@ -164,33 +160,21 @@ def training_epochs(record: Record) -> pd.DataFrame:
     return pd.DataFrame([row for row in record.curves if row["phase"] == "training"]).set_index("epoch")
 
 
-def by_epoch(record: Record, names: Mapping[str, str] | Sequence[str], name: str, caption: str) -> Styler:
-    """Show diagnostics of the training epochs, one column per epoch; those that are missing are left out.
-
-    ``names`` may be a mapping from diagnostics to what the table calls them.
-    """
-    curve = training_epochs(record)
-    curve = curve[[c for c in names if c in curve]].astype(float)
-    curve = curve.rename(columns=dict(names) if isinstance(names, Mapping) else {})
-    shown = show(curve.T, name, caption, digits=3, missing="–")
-    # counts, or means of two
-    whole = [c for c in curve if (curve[c].dropna() % 0.5 == 0).all() and curve[c].max() > 1]
-    return shown.format("{:,.0f}", na_rep="–", subset=pd.IndexSlice[whole, :])
-
-
 def settings_table(record: Record) -> Styler:
-    """Show schedule and options of a run beside those of the preset ``paper``, with their meaning."""
+    """Show the settings in which a run differs from the preset ``paper``, with their meaning."""
     given = {**record.settings, **record.settings["method_options"]}
     paper = resolve(
         given["method"], dataset=given["dataset"], preset="paper", data_options=given["data_options"]
     )
     rows = {}
     for group in (paper.schedule, paper.method_options):
-        values = asdict(group)
-        for name, rule in rules(type(group)).items():
-            rows[name] = {"here": given[name], "paper": values[name], "meaning": rule.help}
-    table = pd.DataFrame(rows).T.map(lambda value: f"{value:g}" if isinstance(value, float) else str(value))
-    caption = f"Settings of this run (preset {given['preset']}) and of the preset paper"
+        values, kinds = asdict(group), rules(type(group))
+        for name in [name for name in kinds if values[name] != given[name]]:
+            rows[name] = {"here": given[name], "paper": values[name], "meaning": kinds[name].help}
+    columns = ["here", "paper", "meaning"]
+    table = pd.DataFrame.from_dict(rows, orient="index", columns=columns)
+    table = table.map(lambda value: f"{value:g}" if isinstance(value, float) else str(value))
+    caption = f"Settings that differ between this run (preset {given['preset']}) and the preset paper"
     return show(table, "settings", caption)
 
 
@@ -226,16 +210,15 @@ def recall_bars(compared: Mapping[str, Record]) -> Figure:
 def recall_table(compared: Mapping[str, Record], run: Finished) -> Styler:
     """Show recalls, selected epoch and cost of the compared runs; the caption describes ``run``."""
     ensemble = any("single" in r.metrics for r in compared.values())
-    rows = {}
+    rows: dict[str, dict[str, Any]] = {}
     for name, r in compared.items():
         test = r.metrics["test"]
         rows[name] = {"rSum": test["rsum"]}
         if ensemble:
             rows[name]["rSum, one network"] = r.metrics.get("single", test)["rsum"]
-            rows[name]["networks"] = 1 + ("single" in r.metrics)
         rows[name] |= {k: test[k] for k in RECALLS}
-        best = f"{r.best_epoch} {WARMUP}" if tested_early(r) else r.best_epoch
-        rows[name] |= {"best epoch": best, "epochs in all": len(r.curves)} | cost_of(r)
+        best = f"{r.best_epoch} of {len(r.curves)}{f' {WARMUP}' if tested_early(r) else ''}"
+        rows[name] |= {"best epoch": best, "seconds": r.cost["seconds"]}
     record, s = run.record, run.record.settings
     caption = (
         f"Measured: {record.data['name']}, preset {s['preset']}, model {s['model']}, seed {s['seed']}, "
@@ -247,25 +230,13 @@ def recall_table(compared: Mapping[str, Record], run: Finished) -> Styler:
 
 def tested_early(record: Record) -> bool:
     """Tell whether a run was tested at an epoch of its warm-up, see :func:`ncbook.marks.in_warmup`."""
-    return bool(in_warmup(pd.DataFrame([{**record.settings, "best_epoch": record.best_epoch}])).iloc[0])
-
-
-def cost_of(record: Record) -> dict[str, Any]:
-    """Return seconds and device of a run, as rows or columns of a table."""
-    return {"seconds": record.cost["seconds"], "on": record.environment["device"]}
+    row = {**record.settings["method_options"], **record.settings, "best_epoch": record.best_epoch}
+    return bool(in_warmup(pd.DataFrame([row])).iloc[0])
 
 
 def say(*sentences: str) -> Markdown:
     """Return sentences computed from records as a paragraph of the page; empty ones are left out."""
     return Markdown(" ".join(s for s in sentences if s))
-
-
-def recorded_or_run(method: str, beside: Record, **values: Any) -> Record:
-    """Return the recorded run with exactly these parameters of :func:`nclib.run`, or make it now.
-
-    Beside a stored run it is taken from the store, and nothing is trained.
-    """
-    return recorded_run(method, **values) or trained(method, source_of(beside), progress=False, **values)
 
 
 def changed(
@@ -300,8 +271,11 @@ def changed(
         print(f"this cell changes {of}: it trains beside a run of {of} (-p method {of})")
         return None
     given = {**given, **(same or {})}
-    published = recorded_or_run(made, record, **given) if same else record
-    other = trained(method, source_of(record), progress=False, **{**given, **own})
+    source = source_of(record)
+    published = record
+    if same:
+        published = recorded_run(made, **given) or trained(made, source, progress=False, **given)
+    other = trained(method, source, progress=False, **{**given, **own})
     key, name, digits = METRICS[record.task]
     rows = {
         label: {

@@ -271,10 +271,38 @@ CLEAN_ROWS: dict[str, dict[str, Any]] = {
 }
 
 
+def count_partners(shown: np.ndarray, described: np.ndarray, batch: int, seed: int) -> dict[str, float]:
+    """Count true partners in batches drawn from the wrong pairs.
+
+    Parameters
+    ----------
+    shown, described : ndarray of int, (N,)
+        Picture that each pair shows, and the one that its caption describes.
+    batch : int
+        B; a last batch that is not full is left out.
+    seed : int
+        Of the order.
+
+    Returns
+    -------
+    dict
+        ``wrong``, the number of wrong pairs; ``batches``; ``with_partner``, the share of pairs whose picture
+        another pair of the batch describes; ``partners``, the mean number of such pairs.
+    """
+    wrong = np.flatnonzero(shown != described)
+    order = np.random.default_rng(seed).permutation(wrong)
+    rows = order[: len(order) // batch * batch].reshape(-1, batch)
+    found = np.concatenate([(shown[r][:, None] == described[r]).sum(1) for r in rows])
+    return {
+        "wrong": len(wrong),
+        "batches": len(rows),
+        "with_partner": float((found > 0).mean()),
+        "partners": float(found.mean()),
+    }
+
+
 def counts(root: str) -> list[dict[str, Any]]:
     """Count true partners in batches of wrong pairs, by protocol, rate and batch size."""
-    from ncbook.chapters.diagnosis import count_partners
-
     own = nclib.data.load("f8k", root=root).train.image_of
     rows = []
     for protocol, rate, seed in itertools.product(("images", "captions"), (0.2, 0.4, 0.6, 0.8), range(3)):

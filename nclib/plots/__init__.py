@@ -37,6 +37,7 @@ from nclib.plots.style import (
     method_style,
     over_setting,
     panels,
+    reader,
     use,
 )
 
@@ -47,5 +48,5 @@ __all__ = [
     "ACCENT", "CAPTIONS", "CYCLE", "IMAGES", "MARKS", "MATCHED", "METHOD_STYLES", "MISMATCHED", "NAMES",
     "NEUTRAL", "THIRD", "bars", "by_truth", "captioned_pictures", "colours", "cost_distributions",
     "division", "heatmap", "histograms", "learning_curves", "method_style", "over_setting",
-    "pairs_by_epoch", "panels", "ranked_alignment", "rates", "recall_bars", "use",
+    "pairs_by_epoch", "panels", "ranked_alignment", "rates", "reader", "recall_bars", "use",
 ]  # fmt: skip

@@ -106,7 +106,7 @@ def panels(
 def method_style(name: str) -> dict[str, Any]:
     """Return colour, marker and line of a method; a variant of a method has its colours and a dashed line.
 
-    Variants are ``"ncr (one network)"`` and ``"l2rm, dropped"``.
+    Variants are ``"ncr (one network)"``, ``"GCE, averaged"`` and ``"l2rm, dropped"``.
 
     A method that is not in :data:`METHOD_STYLES` gets a colour that none of those has, and a marker; both
     depend on its name alone.
@@ -126,8 +126,9 @@ def method_style(name: str) -> dict[str, Any]:
     >>> method_style("ncr (one network)")
     {'color': '#56B4E9', 'marker': '^', 'ls': '--'}
     """
-    name = NAMES.get(name, name)
-    base = name.removesuffix(" (one network)").removesuffix(", dropped")
+    base = name.removesuffix(" (one network)").removesuffix(", averaged")
+    name, base = name if base != name else NAMES.get(name, name), NAMES.get(base, base)
+    base = base.removesuffix(", dropped")
     row, column = divmod(zlib.crc32(base.encode()) % (len(OTHERS) * len(MARKS)), len(OTHERS))
     colour, mark = METHOD_STYLES.get(base, (OTHERS[column], MARKS[row]))
     return {"color": colour, "marker": mark, "ls": "-" if base == name else "--"}
@@ -147,6 +148,17 @@ def colours(names: Iterable[str]) -> dict[str, str]:
     {'InfoNCE': '#E69F00', 'plain (infonce)': '#E69F00'}
     """
     return {name: method_style(name)["color"] for name in names}
+
+
+def reader(label: str) -> str:
+    """Return the name for readers of a method or plain loss, the label itself where it has none.
+
+    Examples
+    --------
+    >>> reader("uot_rcl"), reader("plain (infonce)")
+    ('UOT-RCL', 'InfoNCE')
+    """
+    return next((name for name, known in NAMES.items() if known == label), label)
 
 
 def by_truth(

@@ -58,7 +58,7 @@ def test_a_cell_changes_a_step_of_the_method(name: str, key: str) -> None:
     assert "## Change it" in "\n".join(c.source for c in cells(name) if c.cell_type == "markdown")
 
 
-GIVEN = ("batch", "drawing")  # cells whose numbers solutions use
+GIVEN = ("batch", "drawing", "example")  # cells whose numbers solutions use
 
 
 @pytest.mark.parametrize("name", [*LESSONS, "others"])

@@ -168,7 +168,8 @@ def a_record(folder: Path, seconds: float) -> dict[str, Any]:
     settings |= {"protocol": "images", "mrate": 0.6, "method_options": {"loss": "triplet"}}
     test = {"i2t_r1": 10.0, "i2t_r10": 50.0, "t2i_r1": 9.0, "t2i_r10": 40.0, "rsum": 201.5}
     environment = {"device": "CPU, a processor", "threads": 2}
-    record = {"settings": settings, "metrics": {"test": test}, "cost": {"seconds": seconds}}
+    settings |= {"warmup_epochs": 2, "epochs": 3}
+    record = {"settings": settings, "metrics": {"test": test}, "cost": {"seconds": seconds}, "best_epoch": 2}
     folder.mkdir(parents=True)
     (folder / "record.json").write_text(json.dumps({**record, "environment": environment}), "utf8")
     return {**record, "environment": environment}
@@ -180,7 +181,8 @@ def test_recorded_runs_of_the_same_settings_stand_under_the_live_one(
     mine = a_record(tmp_path / "book/live/a/plain-x", 20)
     (tmp_path / "book/live/runs.json").write_text(json.dumps({"a": {**RUN, "seconds": 99.9}}), "utf8")
     means = {"i2t_r1": 10.0, "i2t_r10": 50.0, "t2i_r1": 9.0, "t2i_r10": 40.0, "seconds": 30.0}
-    runs = pd.DataFrame([{**means, "rsum": 200.0}, {**means, "rsum": 204.0}])
+    runs = pd.DataFrame([{**means, "rsum": value, "option.loss": "triplet"} for value in (200.0, 204.0)])
+    runs.loc[2] = {**means, "rsum": 90.0, "option.loss": "gce"}  # another loss
     asked: dict[str, Any] = {}
     monkeypatch.setattr("ncbook.recorded", lambda **where: asked.update(where) or runs)
     monkeypatch.setattr("ncbook.runs.as_preset", lambda runs: runs)
@@ -196,3 +198,6 @@ def test_recorded_runs_of_the_same_settings_stand_under_the_live_one(
     said = live_lines(tmp_path)
     assert "**100 seconds**" in said[0]
     assert said[2:-1] == table
+    early = comparison({**mine, "settings": {**mine["settings"], "method": "l2rm", "method_options": {}}})
+    assert "2 threads † | 10.0" in early[2]
+    assert early[-1] == "† a run was tested at an epoch of its warm-up."

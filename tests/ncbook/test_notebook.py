@@ -1,10 +1,8 @@
 """Tables of a notebook."""
 
 import re
-from types import SimpleNamespace
 
 import pandas as pd
-from ncbook.chapters.one_run import believed_table
 from ncbook.notebook import means, show
 from ncbook.runs import load_runs, outdated
 from records_made import save
@@ -73,9 +71,3 @@ def test_numbers_in_headings_have_their_shortest_form():
     text = show(pd.DataFrame([[1.0, 2.0]], index=[0.2], columns=columns), "t").to_html()
     headings = re.findall(r"_heading [^>]*>([^<&]+)<", text)
     assert headings == ["AUROC", "0.4", "0.6", "0.2"]
-
-
-def test_whole_numbers_of_a_run_keep_all_their_digits():
-    curves = [{"epoch": 1, "called": 8993, "auc": 0.86391}, {"epoch": 2, "called": 124_321, "auc": 0.5}]
-    text = believed_table(SimpleNamespace(curves=curves)).to_html()
-    assert re.findall(r"<td[^>]*>([^<]+)</td>", text) == ["8993", "124321", "0.8639", "0.5"]

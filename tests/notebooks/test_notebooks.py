@@ -41,16 +41,9 @@ TINY = {
     },
     "noisy_correspondence": {"scenes": 120, "epochs": 2},
     "which_noise": {"dataset": "planted"},
-    "category_baselines": {
-        "dataset": "planted_category",
-        "live": "pls mvda deep_sm",
-        "epochs": 1,
-        "data_options": {"n_train": 200, "n_val": 50, "n_test": 60, "image_dim": 30, "text_dim": 20},
-    },
     "audit": {"scenes": 120, "epochs": 1, "labels": 20},
     "costs": {"batch": 64, "epochs": 5},
     "detectors": {"rate": 0.4, "overlap": 1.5},
-    "diagnosis": {"dataset": "planted"},
     "field": {"rate": "0.6"},
     "linear": {"dataset": "planted", "mrate": 0.4},
     "omit": {"dataset": "planted", "epochs": 1},
@@ -70,7 +63,7 @@ OTHERS = [
 ]
 OTHERS = [("others", {**given, "baseline": "none"}) for given in OTHERS]
 # Chapters that show the same from a store of what they trained; the build executes all others from theirs.
-SHOWN_AGAIN = {"category_baselines", "crank"}
+SHOWN_AGAIN = {"crank"}
 OF_TABLES = {"costs", "field"}
 pytestmark = pytest.mark.filterwarnings("ignore")  # the kernel's own warnings are not ours
 
@@ -186,7 +179,7 @@ def test_a_chapter_shows_stored_runs_and_trains_nothing(tmp_path, kernel):
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.parametrize("name", sorted(set(STORE) - {"audit", "category_baselines", "noisy_correspondence"}))
+@pytest.mark.parametrize("name", sorted(set(STORE) - {"audit", "noisy_correspondence"}))
 def test_the_store_has_what_a_chapter_would_train(name, monkeypatch):
     monkeypatch.setattr("nclib.run", lambda *names, **given: pytest.fail("trained"))
     for registry in (PAIRS, LABELS, MODELS):  # what a cell registers ends with its test

@@ -1,12 +1,11 @@
-"""The chapter on rematching: probability and count of partners, and the probe that scores L2RM's plans."""
-
-import itertools
+"""The probe on rematching: it counts partners in a batch, and scores L2RM's plans."""
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-from ncbook.chapters import diagnosis, photographs
+from ncbook import differences, measurement, named, recorded
+from ncbook.chapters import photographs
 from ncbook.chapters.photographs import photograph_runs, rate_rows
 
 import nclib
@@ -23,31 +22,21 @@ def probe():
     METHODS.remove("l2rm_probe")
 
 
-def test_chance_equals_enumeration():
-    n, B, k = 7, 3, 2  # pair 0 and six others, of which the first k are its partners
-    batches = list(itertools.combinations(range(1, n), B - 1))
-    hits = sum(any(j <= k for j in batch) for batch in batches)
-    assert diagnosis.chance_of_partner(n, B, k) == pytest.approx(hits / len(batches))
-    assert diagnosis.chance_of_partner(n, n, k) == pytest.approx(1)
-    assert diagnosis.chance_of_partner(n, B, 1) == pytest.approx((B - 1) / (n - 1))
-
-
 @pytest.mark.parametrize("protocol", ["images", "captions"])
-def test_count_agrees_with_chance(protocol):
+def test_a_batch_holds_about_as_many_partners_as_chance_puts_there(probe, protocol):
     own = np.repeat(np.arange(2000), 5)
     noise = Mismatch.draw(own, 0.4, seed=0, protocol=protocol)
-    found = diagnosis.count_partners(noise.image_of, own, 64, seed=0)
-    rate = None if protocol == "images" else 0.4
-    expected = diagnosis.chance_of_partner(found["wrong"], 64, 5, rate)
+    found = probe.count_partners(noise.image_of, own, 64, seed=0)
+    captions = 5 if protocol == "images" else 1 + 4 * 0.4
     assert found["wrong"] == noise.moved
-    assert found["with_partner"] == pytest.approx(expected, abs=0.02)
-    assert found["partners"] >= found["with_partner"]
+    assert found["partners"] == pytest.approx(captions * 63 / found["wrong"], rel=0.15)
+    assert 0 < found["with_partner"] <= found["partners"]
 
 
-def test_count_of_a_batch_by_hand():
+def test_count_of_a_batch_by_hand(probe):
     described = np.array([0, 1, 2, 3])
     shown = np.array([1, 2, 0, 4])  # three pictures in a cycle; nothing describes picture 4
-    found = diagnosis.count_partners(shown, described, 4, seed=0)
+    found = probe.count_partners(shown, described, 4, seed=0)
     assert found == {"wrong": 4, "batches": 1, "with_partner": 0.75, "partners": 0.75}
 
 
@@ -112,13 +101,25 @@ def test_the_probe_is_l2rm_until_a_part_is_exchanged(probe, tmp_path):
 
 
 def test_the_recorded_probe_repeats_the_recorded_run():
-    epochs = diagnosis.probes("targets")
-    own = epochs[(epochs["label"] == "L2RM") & (epochs["seed"] == 0)]
-    runs = photograph_runs()
-    run = runs[(runs["label"] == "l2rm") & (runs["mrate"] == 0.6) & (runs["seed"] == 0)]
-    run = run[run["protocol"] == "images"]
-    assert len(run) == 1
-    assert own["test"].iloc[0] == pytest.approx(run["rsum"].item(), abs=0.01)
+    own = [r for r in measurement("probe_targets")["rows"] if (r["label"], r["seed"]) == ("L2RM", 0)]
+    where = {"dataset": "f8k", "preset": "standard", "model": "bow", "protocol": "images", "mrate": 0.6}
+    runs = named(recorded(method="l2rm", seed=0, **where))
+    assert len(own) == 1
+    assert own[0]["test"] == pytest.approx(runs.loc[runs["label"] == "L2RM", "rsum"].item(), abs=0.01)
+
+
+def test_l2rm_does_not_beat_its_warm_up_loss_and_gce_beats_it_where_pairs_are_wrong():
+    """The first sentences of the chapter on L2RM, and of that on REPAIR."""
+    where = {"dataset": ["f8k", "fashion44k"], "preset": "standard", "model": "bow", "protocol": "images"}
+    runs = named(recorded(**where, networks=[1, 2]))
+    signs = {
+        ours: differences(runs, ours, ["dataset", "mrate"]).set_index(["label", "dataset", "mrate"])["sign"]
+        for ours in ("L2RM", "REPAIR")
+    }
+    assert "above" not in set(signs["L2RM"]["InfoNCE + RCE"])
+    assert set(signs["L2RM"]["GCE"].drop(0.0, level="mrate")) == {"below"}
+    assert set(signs["REPAIR"]["NCR"]) == {"level"}
+    assert set(signs["REPAIR"]["GCE, averaged"].drop(0.0, level="mrate")) == {"below"}
 
 
 def test_scenes_at_their_full_size_stand_in_the_table_of_photographs() -> None:
@@ -158,16 +159,3 @@ def test_recorded_parts_are_those_runs_alone() -> None:
     assert not runs.duplicated(["label", "seed"]).any()
     assert set(runs.loc[runs["label"] == "mscn, pairs not divided", "option.threshold"]) == {0}
     assert set(runs.loc[runs["label"] == "mscn", "option.threshold"]) == {0.5}
-
-
-def test_what_rematching_adds_is_said_for_both_divisions_seed_by_seed():
-    rows = [
-        {"label": f"{name}{division}", "seed": seed, "epoch": 12, "val": value, "test": value}
-        for division, base in ((", true division", 200.0), ("", 150.0))
-        for seed in (0, 1, 2)
-        for name, value in (("L2RM", base + 7), ("dropped", base if division else base + 7))
-    ]
-    said = diagnosis.rematching_said(pd.DataFrame(rows).assign(val_rsum=0.0, phase="training")).data
-    first, second = said.split(" With the mixture's division")
-    assert "With the true division, rematching against dropping is **ahead**: +7.0" in first
-    assert "**undecided**: +0.0" in second
