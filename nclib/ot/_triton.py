@@ -1,8 +1,8 @@
-"""The Triton kernels of the published rule of partial transport, which :mod:`nclib.ot.published` starts.
+"""The Triton kernels of partial transport, which :mod:`nclib.ot.kernels` launches.
 
 A program computes one problem, in float64, its m columns padded to a power of two. :func:`published` holds
-all n rows in registers. :func:`published_in_tiles` takes some rows at a time, and keeps the kernel matrix in
-memory.
+all n rows in registers. :func:`published_in_tiles` and :func:`accurate` take some rows at a time, and keep
+the kernel matrix in memory.
 """
 
 # mypy: ignore-errors
@@ -266,4 +266,164 @@ def published_in_tiles(
     tl.store(errors_at + K + problem, off_columns)
     met = (off <= honest) & (off_columns <= honest) & (tl.abs(sent - mass) / scale <= honest)
     tl.store(converged_at + problem, met.to(tl.uint8))
+    tl.store(iterations_at + problem, passes.to(tl.int64))
+
+
+@triton.jit
+def _solved(t, w, mass, z, steps, enough):
+    """Newton in log z on ``sum(w t / (t + z)) = mass`` until a step is below ``enough``; 0 stays 0."""
+    taken, step = tl.full((), 0, tl.int32), tl.full((), float("inf"), tl.float64)
+    while (taken < steps) & (tl.abs(step) >= enough) & (z > 0):
+        level = tl.where(w > 0, t + z, 1.0)
+        moved = w * t / level
+        slope = z * tl.sum(moved / level)
+        step = tl.where(slope > 0, (tl.sum(moved) - mass) / slope, 0.0)
+        z *= tl.exp(tl.minimum(tl.maximum(step, -3.0), 3.0))
+        taken += 1
+    return z
+
+
+@triton.jit
+def accurate(
+    cost_at, mask_at, p_at, q_at, mass_at, reg_at,
+    plan_at, f_at, g_at, slacks_at, errors_at, iterations_at, converged_at, room_at,
+    ab, an, am, pb, pn, qb, qm, wb, K, n, m, tol, max_iter, widest, least, no_slack, mass_tol, first,
+    MASKED: tl.constexpr, N: tl.constexpr, M: tl.constexpr, ROWS: tl.constexpr, TILES: tl.constexpr,
+):  # fmt: skip
+    """One problem (n, m) in float64, N rows at a time, to the tolerance; else it does not say "converged"."""
+    # Plan: 1. range, and weights of what can be reached, without slack that is only rounding; 2. passes:
+    # sums of the rows, their dummy's scalar, row scalings, sums of the columns, their scalar, then the log b
+    # that the fixed point's last two residuals extrapolate to (Anderson, of depth 1); 3. the mass to the last
+    # digit, the plan and its errors. Each sweep takes N rows of the kernel, which lies in memory with
+    # the row weights and scalings behind it. Barriers: threads read what others wrote.
+    slot = tl.program_id(0).to(tl.int64)
+    problem = first + slot
+    tile, j, every = tl.arange(0, N), tl.arange(0, M), tl.arange(0, ROWS)
+    in_columns, of_rows = j < m, every < n
+    kernel_at = room_at + slot * (n * m + 2 * n)
+    weight_at, row_at = kernel_at + n * m, kernel_at + n * m + n
+    q = tl.load(q_at + problem * qb + j * qm, mask=in_columns, other=0.0)
+    mass, reg = tl.load(mass_at + problem * wb), tl.load(reg_at)
+    sane = (mass >= 0) & ((mass >= least) | (mass == 0)) & (tl.min(q) >= 0)
+
+    top, low = tl.full((), float("-inf"), tl.float64), tl.full((), float("inf"), tl.float64)
+    bad, reached = tl.full((), 0, tl.int32), tl.zeros((M,), tl.int32)
+    for start in range(0, TILES * N, N):
+        i = start + tile
+        in_rows = i < n
+        inside = in_rows[:, None] & in_columns[None, :]
+        c = tl.load(cost_at + problem * n * m + i[:, None] * m + j[None, :], mask=inside, other=0.0).to(
+            tl.float64
+        )
+        p = tl.load(p_at + problem * pb + i * pn, mask=in_rows, other=0.0)
+        valid = inside
+        if MASKED:
+            allowed_at = mask_at + problem * ab + i[:, None] * an + j[None, :] * am
+            valid = inside & (tl.load(allowed_at, mask=inside, other=0) != 0)
+        bad = tl.maximum(bad, tl.max(tl.max((valid & ~(tl.abs(c) < float("inf"))).to(tl.int32), 1)))
+        bad = tl.maximum(bad, tl.max((in_rows & ~(p >= 0)).to(tl.int32)))
+        useful = valid & (p > 0)[:, None] & (q > 0)[None, :]
+        top = tl.maximum(top, tl.max(tl.max(tl.where(useful, c, float("-inf")), 1)))
+        low = tl.minimum(low, tl.min(tl.min(tl.where(useful, c, float("inf")), 1)))
+        reached = tl.maximum(reached, tl.max(useful.to(tl.int32), 0))
+        p = tl.where(tl.max(useful.to(tl.int32), 1) > 0, p, 0.0)
+        tl.store(weight_at + i, p, mask=in_rows)
+    for start in range(0, TILES * N, N):
+        i = start + tile
+        inside = (i < n)[:, None] & in_columns[None, :]
+        c = tl.load(cost_at + problem * n * m + i[:, None] * m + j[None, :], mask=inside, other=0.0).to(
+            tl.float64
+        )
+        valid = inside
+        if MASKED:
+            allowed_at = mask_at + problem * ab + i[:, None] * an + j[None, :] * am
+            valid = inside & (tl.load(allowed_at, mask=inside, other=0) != 0)
+        k = tl.where(valid, tl.exp((low - c) * (1.0 / reg)), 0.0)
+        tl.store(kernel_at + i[:, None] * m + j[None, :], k, mask=inside)
+    tl.debug_barrier()
+
+    p = tl.load(weight_at + every, mask=of_rows, other=0.0)
+    q = tl.where(reached > 0, q, 0.0)
+    to_column, to_row = tl.sum(p) - mass, tl.sum(q) - mass
+    sane &= (to_column < float("inf")) & (to_row < float("inf"))
+    near = tl.abs(to_column) <= no_slack * tl.sum(p)
+    p, to_column = tl.where(near, p * (mass / tl.sum(p)), p), tl.where(near, 0.0, to_column)
+    near = tl.abs(to_row) <= no_slack * tl.sum(q)
+    q, to_row = tl.where(near, q * (mass / tl.sum(q)), q), tl.where(near, 0.0, to_row)
+    live, filled, moves = p > 0, q > 0, mass > 0
+    sane &= (bad == 0) & ((to_column >= 0) & (to_row >= 0) & (top - low <= widest * reg) | (mass == 0))
+    tl.debug_barrier()
+    tl.store(weight_at + every, p, mask=of_rows)
+    tl.debug_barrier()
+
+    y = tl.where(filled, tl.log(tl.where(filled, q, 1.0)), 0.0)
+    t, s, past, old = tl.zeros((ROWS,), tl.float64), tl.zeros((M,), tl.float64), y, tl.zeros((M,), tl.float64)
+    alpha, beta = tl.zeros((), tl.float64), tl.zeros((), tl.float64)
+    before, passes = tl.full((), 0.0, tl.float64), tl.full((), 0, tl.int32)
+    going = tl.full((), 1, tl.int32)
+    last = tl.where(sane & moves, max_iter, 0)
+    while (passes < last) & (going > 0):
+        b = tl.where(filled, tl.exp(y), 0.0)
+        for start in range(0, TILES * N, N):
+            i = start + tile
+            inside = (i < n)[:, None] & in_columns[None, :]
+            k = tl.load(kernel_at + i[:, None] * m + j[None, :], mask=inside, other=0.0)
+            tl.store(row_at + i, tl.sum(k * b[None, :], 1), mask=i < n)
+        tl.debug_barrier()
+        t = tl.load(row_at + every, mask=of_rows, other=0.0)
+        tl.debug_barrier()
+        beta = tl.where(passes == 0, tl.sum(p * t) / tl.sum(p) * to_column / mass, beta)
+        beta = _solved(t, p, mass, beta, 6, 0.1)
+        tl.store(row_at + every, tl.where(live, p / (t + beta), 0.0), mask=of_rows)
+        tl.debug_barrier()
+        s = tl.zeros((M,), tl.float64)
+        for start in range(0, TILES * N, N):
+            i = start + tile
+            inside = (i < n)[:, None] & in_columns[None, :]
+            k = tl.load(kernel_at + i[:, None] * m + j[None, :], mask=inside, other=0.0)
+            s += tl.sum(k * tl.load(row_at + i, mask=i < n, other=0.0)[:, None], 0)
+        tl.debug_barrier()
+        error = tl.sum(tl.abs(b * (s + to_row / tl.sum(b)) - q)) / mass
+        alpha = tl.where(passes == 0, tl.sum(q * s) / tl.sum(q) * to_row / mass, alpha)
+        alpha = _solved(s, q, mass, alpha, 6, 0.1)
+        residual = tl.where(filled, tl.log(tl.where(filled, q / (s + alpha), 1.0)) - y, 0.0)
+        moved, bent = y - past, residual - old
+        length, curve = tl.sum(q * moved * moved), tl.sum(q * bent * bent)
+        known = (passes > 0) & (curve > 0)
+        curve = tl.where(known, curve, 1.0)
+        spread = tl.where(known, tl.minimum(tl.maximum(tl.sqrt(length / curve), 1.0), 1e3), 1.0)
+        going = tl.where(error * spread <= 0.8 * tol, 0, 1)  # spread: distance to the optimum over the error
+        share = tl.where(known & (error <= 2.0 * before), tl.sum(q * bent * residual) / curve, 0.0)
+        past, old, before = y, residual, error
+        # b stays at the end: t and s are its sums
+        y = tl.where(going > 0, y + residual - share * (moved + bent), y)
+        passes += 1
+
+    b = tl.where(filled, tl.exp(tl.where(going > 0, past, y)), 0.0)
+    beta = _solved(t, p, mass, beta, 50, 1e-5)
+    a = tl.where(live, p / (t + beta), 0.0)
+    alpha = to_row / tl.sum(b)
+    missed = tl.abs(tl.sum(a * t) - mass)
+    tl.store(row_at + every, a, mask=of_rows)
+    tl.store(f_at + problem * n + every, tl.where(moves, reg * tl.log(a) + low, float("-inf")), mask=of_rows)
+    tl.debug_barrier()
+    s = tl.zeros((M,), tl.float64)
+    for start in range(0, TILES * N, N):
+        i = start + tile
+        inside = (i < n)[:, None] & in_columns[None, :]
+        k = tl.load(kernel_at + i[:, None] * m + j[None, :], mask=inside, other=0.0)
+        k *= tl.load(row_at + i, mask=i < n, other=0.0)[:, None]
+        plan = tl.where(moves, k * b[None, :], 0.0).to(plan_at.dtype.element_ty)
+        tl.store(plan_at + problem * n * m + i[:, None] * m + j[None, :], plan, mask=inside)
+        s += tl.sum(k, 0)
+    error = tl.sum(tl.abs(b * (s + alpha) - q)) / mass
+    met = (error <= tol) & (missed <= mass * tl.minimum(tl.maximum(tol, 1e-9), mass_tol))
+    met &= (tl.min(tl.where(live, t, 1.0)) > 0) & (tl.min(tl.where(filled, s, 1.0)) > 0)
+    none = float("-inf")
+    tl.store(g_at + problem * m + j, tl.where(moves, reg * tl.log(b), none), mask=in_columns)
+    tl.store(slacks_at + problem, tl.where(moves, reg * tl.log(alpha), none))
+    tl.store(slacks_at + K + problem, tl.where(moves, reg * tl.log(beta) - low, none))
+    tl.store(errors_at + problem, 0.0)
+    tl.store(errors_at + K + problem, tl.where(moves, error, 0.0))
+    tl.store(converged_at + problem, (sane & (met | (mass == 0))).to(tl.uint8))
     tl.store(iterations_at + problem, passes.to(tl.int64))

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nclib.ot import cpu, device, published
+from nclib.ot import cpu, device, kernels, published
 from nclib.ot.gradients import ImplicitPlan
 from nclib.ot.problem import (
     Problem,
@@ -62,8 +62,7 @@ def partial_sinkhorn(
     Parameters
     ----------
     cost : Tensor, shape (..., n, m), float32 or float64
-        Cost of moving one unit. Must be finite where transport is allowed. On a GPU, few problems are solved
-        by a copy on the host, many where they lie; see the notes for the published rule.
+        Cost of moving one unit. Must be finite where transport is allowed. For a GPU see the notes.
     mass : float or Tensor, shape (...)
         Mass to move, one number or one per problem; from 0 to the most that can flow.
     p, q : Tensor, shape (n,) or (..., n), (m,) or (..., m), optional
@@ -107,8 +106,9 @@ def partial_sinkhorn(
     :mod:`nclib.ot.device` for the equations. The plan and its potentials are related by
     ``plan = exp((f_i + g_j - C_ij) / reg)``.
 
-    On a GPU with hardware for float64 and Triton, the published rule is one launch for problems of up to
-    512 x 512, and the host waits for nothing, so that it cannot look at values
+    On a GPU with hardware for float64 and Triton, problems of up to 512 x 512 are one launch. By the accurate
+    rule the host then looks once whether all have converged; if not, the batch is solved again by a copy,
+    which may raise an error. By the published rule it waits for nothing, so that it cannot look at values
     that lie there. In place of an error, a problem then gets a plan of NaN and ``converged`` False: where a
     cost is not finite or a weight negative, where the mass cannot flow, or comes so close to the most that a
     sparse mask lets flow that only a search could tell. So do costs beyond 500 ``reg``, and rows or columns
@@ -186,7 +186,7 @@ def place(kind: str, kernel: bool, stop: str, method: str, shape: Sequence[int])
     kind : str
         Type of the device of the cost.
     kernel : bool
-        Whether the kernel of the published rule runs there.
+        Whether the kernels run there.
     stop, method : str
         As for :func:`partial_sinkhorn`.
     shape : sequence of int
@@ -195,12 +195,10 @@ def place(kind: str, kernel: bool, stop: str, method: str, shape: Sequence[int])
     *batch, n, m = shape
     if kind == "cpu":
         return "here"
-    if stop == "published":
-        entries = published.tile(n) * published.tile(m)
-        fits = entries <= published.TILE_ENTRIES or max(n, m) <= published.LONGEST_SIDE
-        return "kernel" if kernel and fits and method != "log" else "host"
+    if kernel and method != "log" and kernels.fits(n, m, stop):
+        return "kernel"
     host = math.prod(batch) * (HOST_CALL + HOST_ENTRY * n * m)
-    return "here" if method == "log" or host > DEVICE else "host"
+    return "here" if stop == "accurate" and (method == "log" or host > DEVICE) else "host"
 
 
 def _solved(
@@ -235,9 +233,17 @@ def _solved_anywhere(
 ) -> Transport:
     """Solve a problem of any kind on the device where that is fastest."""
     cost, *_, mask = given
-    where = place(cost.device.type, published.has_kernel(cost.device), stop, how.method, cost.shape)
+    rest = stop, how.method, cost.shape
+    where = place(cost.device.type, kernels.available(cost.device), *rest)
     if where == "kernel":
-        return published.launch(partial_problem(*given, look=False).constant(), how)
+        blind = state is partial_problem
+        problem = (partial_problem(*given, look=False) if blind else state(*given)).constant()
+        if stop == "published":
+            return kernels.published(problem, how)
+        found = kernels.accurate(problem, how)
+        if bool(found.converged.all()):  # the one look: such plans prove that nothing is to be refused
+            return found
+        where = place(cost.device.type, False, *rest)
     if where == "host":
         given = tuple(x.cpu() if isinstance(x, Tensor) else x for x in given)
     problem = state(*given).constant()

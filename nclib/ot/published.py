@@ -8,15 +8,13 @@ A pass updates the row potential, then the column potential, from zero; the loop
 from __future__ import annotations
 
 import math
-from functools import cache
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from nclib.ot.problem import ROUNDING, Problem, Settings
+from nclib.ot.problem import Problem, Settings
 from nclib.ot.transport import Buffers, Transport
 
 #: Movement of the row potential at which the loop stops, in the unit of the cost.
@@ -27,12 +25,6 @@ DUMMY_COST = 100.0
 SAFE_RANGE = 500.0
 #: Errors above this are reported as not converged.
 HONEST = 1e-6
-#: Entries of a problem, padded, that the kernel holds: 128 kB of float64 lie in half of the registers.
-TILE_ENTRIES = 2**14
-#: Longest side of a problem of the kernel in tiles; entries of the kernel matrices that it keeps: 256 MB.
-LONGEST_SIDE, SCRATCH_ENTRIES = 512, 2**25
-#: Compute capabilities with units for float64. Other cards do a 32nd or 64th of it: the host is quicker.
-FLOAT64 = {(6, 0), (7, 0), (8, 0), (9, 0), (10, 0)}
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -51,55 +43,6 @@ def solve(problem: Problem, how: Settings) -> Transport:
         _log_domain(problem, buffers, torch.tensor(left), how)
     _measure(buffers)
     return buffers.pack()
-
-
-@cache
-def has_kernel(device: torch.device) -> bool:
-    """Whether :func:`launch` runs well on a device: Triton is there, and float64 in hardware."""
-    there = device.type == "cuda" and find_spec("triton") is not None
-    return there and torch.cuda.get_device_capability(device) in FLOAT64
-
-
-def launch(problem: Problem, how: Settings) -> Transport:
-    """Run the loop on all problems, up to :data:`LONGEST_SIDE` rows and columns; nothing waits.
-
-    One launch: a program for each problem, which holds it whole or takes tiles of its rows.
-
-    What the host would refuse or solve by log-sum-exp has a NaN plan: a cost that is not finite or beyond the
-    safe range, a row or column with weight but no allowed entry, a mass that is not known to flow.
-    """
-    from nclib.ot import _triton
-
-    out = Buffers(problem)
-    cost, mask, *sides = problem.flat()
-    cost, (k, n, m) = cost.contiguous(), cost.shape
-    rows, columns = tile(n), tile(m)
-    given = cost, cost if mask is None else mask, *sides, out.f.new_full((1,), problem.reg)
-    results = out.plan, out.f, out.g, out.slacks, out.errors, out.iterations, out.converged
-    strides = [size for x in given[1:-1] for size in x.stride()]  # 0 where problems share a tensor
-    small = rows * columns <= TILE_ENTRIES
-    at_once = max(1, k if small else SCRATCH_ENTRIES // (n * m))
-    scratch = [] if small else [cost.new_empty(min(k, at_once), n, m, dtype=torch.float64)]
-    rows = rows if small else max(2, TILE_ENTRIES // 4 // columns)  # compiled for an H100 without a spill
-    kernel = _triton.published if small else _triton.published_in_tiles
-    with torch.cuda.device_of(cost):
-        for first in range(0, k, at_once):
-            kernel[(min(at_once, k - first),)](
-                *(x.view(torch.uint8) if x.dtype == torch.bool else x for x in (*given, *results, *scratch)),
-                *(*strides, k, n, m, how.tol, how.max_iter, SAFE_RANGE, HONEST, ROUNDING[cost.dtype]),
-                *([] if small else [first]),
-                MASKED=mask is not None,
-                N=rows,
-                M=columns,
-                **({} if small else {"TILES": -(-n // rows)}),
-                num_warps=max(1, min(8, rows * columns // (1024 if small else 512))),
-            )
-    return out.pack()
-
-
-def tile(size: int) -> int:
-    """Return the power of two that a side is padded to in the kernel."""
-    return max(2, 1 << (size - 1).bit_length())
 
 
 @np.errstate(all="ignore")

@@ -108,21 +108,27 @@ def moved(found: Any, device: torch.device) -> Any:
 class Buffers:
     """Result of a batch while it is being computed: filled problem by problem, then packed.
 
-    ``slacks`` are the potentials of the dummy row and column, ``errors`` those of rows and columns.
+    ``slacks`` are the potentials of the dummy row and column, ``errors`` those of rows and columns. A kernel
+    that writes every number wants them not ``filled``.
     """
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: Problem, *, filled: bool = True) -> None:
         cost = problem.cost
         *batch, n, m = cost.shape
         self.problem = problem
-        self.plan = torch.zeros(cost.shape, dtype=cost.dtype, device=cost.device)
-        self.f, self.g, self.slacks = (
-            torch.full(shape, -torch.inf, dtype=torch.float64, device=cost.device)
-            for shape in ((*batch, n), (*batch, m), (2, *batch))
+        self.plan = torch.empty(cost.shape, dtype=cost.dtype, device=cost.device)
+        self.f, self.g, self.slacks, self.errors = (
+            cost.new_empty(shape, dtype=torch.float64)
+            for shape in ((*batch, n), (*batch, m), (2, *batch), (2, *batch))
         )
-        self.errors = torch.zeros(2, *batch, dtype=torch.float64, device=cost.device)
-        self.iterations = torch.zeros(batch, dtype=torch.int64, device=cost.device)
-        self.converged = torch.ones(batch, dtype=torch.bool, device=cost.device)
+        self.iterations = cost.new_empty(batch, dtype=torch.int64)
+        self.converged = cost.new_empty(batch, dtype=torch.bool)
+        if filled:  # as of problems that move nothing
+            for idle in (self.f, self.g, self.slacks):
+                idle.fill_(-torch.inf)
+            for none in (self.plan, self.errors, self.iterations):
+                none.zero_()
+            self.converged.fill_(True)
 
     def flat(self) -> SimpleNamespace:
         """Return the tensors by name, in the same memory, with one dimension for all problems."""

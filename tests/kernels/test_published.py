@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import nclib.ot
-from nclib.ot import entropic, published
+from nclib.ot import entropic, kernels
 from nclib.ot.problem import Problem, Settings
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of the interpreter: log(0), NaN
@@ -106,7 +106,7 @@ def test_faults_that_only_values_show_give_plans_of_nan(fault):
     mass = torch.full((2,), 0.3, dtype=torch.float64)
     FAULTS[fault](cost[1], mask[1], p[1], mass[1])
     given = Problem(cost, mask, p, q, mass, 0.07, "extended")  # as of numbers on a GPU, without a look
-    t = published.launch(given, Settings("auto", 1e-3, 1000))
+    t = kernels.published(given, Settings("auto", 1e-3, 1000))
     assert t.plan[1].isnan().all()
     assert not t.converged[1]
     assert t.iterations[1] == 0
@@ -118,8 +118,8 @@ def test_faults_that_only_values_show_give_plans_of_nan(fault):
     ("shape", "reg"), [((1, 1), 0.07), ((7, 13), 0.01), ((3, 33, 20), 0.07), ((2, 2, 20, 9), 0.5)]
 )
 def test_tiles_of_rows_give_what_the_host_does(shape, reg, monkeypatch):
-    monkeypatch.setattr(published, "TILE_ENTRIES", 16)  # tiles of a row or two
-    monkeypatch.setattr(published, "SCRATCH_ENTRIES", 700)  # several launches
+    monkeypatch.setattr(kernels, "TILE_ENTRIES", 16)  # tiles of a row or two
+    monkeypatch.setattr(kernels, "SCRATCH_ENTRIES", 700)  # several launches
     cost, p, q, mask = problem(shape, holes=0.3)
     mass = torch.linspace(0.1, 0.6, cost[..., 0, 0].numel(), dtype=torch.float64).reshape(shape[:-2])
     for sides, allowed in (((None, None), None), ((p, q), mask)):
@@ -135,5 +135,5 @@ def test_a_batch_of_256_in_tiles(monkeypatch):
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_tiles_find_the_faults_that_only_values_show(fault, monkeypatch):
-    monkeypatch.setattr(published, "TILE_ENTRIES", 16)
+    monkeypatch.setattr(kernels, "TILE_ENTRIES", 16)
     test_faults_that_only_values_show_give_plans_of_nan(fault)

@@ -8,7 +8,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import nclib.ot
-from nclib.ot import entropic, published
+from nclib.ot import entropic, kernels
 from nclib.ot.transport import moved
 
 
@@ -23,10 +23,12 @@ from nclib.ot.transport import moved
         ("cuda", True, "published", "auto", (513, 512), "host"),
         ("cuda", True, "published", "log", (128, 128), "host"),
         ("cuda", False, "published", "auto", (128, 128), "host"),
-        ("cuda", True, "accurate", "auto", (128, 128), "host"),
-        ("cuda", True, "accurate", "auto", (2, 4, 128, 128), "host"),
-        ("cuda", True, "accurate", "auto", (256, 128, 128), "here"),
-        ("cuda", True, "accurate", "auto", (5000, 4, 4), "here"),
+        ("cuda", True, "accurate", "auto", (128, 128), "kernel"),
+        ("cuda", True, "accurate", "scaling", (64, 512, 300), "kernel"),
+        ("cuda", True, "accurate", "auto", (16, 1000), "host"),
+        ("cuda", False, "accurate", "auto", (2, 4, 128, 128), "host"),
+        ("cuda", False, "accurate", "auto", (256, 128, 128), "here"),
+        ("cuda", False, "accurate", "auto", (5000, 4, 4), "here"),
         ("cuda", True, "accurate", "log", (8, 8), "here"),
     ],
 )
@@ -80,7 +82,7 @@ class Kernel:
 def test_the_kernel_is_reached_without_waiting(batch, masked, given, monkeypatch):
     kernel = Kernel()
     monkeypatch.setattr(nclib.ot, "_triton", SimpleNamespace(published=kernel), raising=False)
-    monkeypatch.setattr(published, "has_kernel", lambda device: device.type == "cuda")
+    monkeypatch.setattr(kernels, "available", lambda device: device.type == "cuda")
     monkeypatch.setattr(torch.cuda, "device_of", lambda x: nullcontext())
     # tensors of this mode have no values: what asks for one fails
     with FakeTensorMode(allow_non_fake_inputs=True):
