@@ -55,7 +55,9 @@ def test_without_mask_the_given_pairs_take_mass():
 def test_rematching_waits_for_no_gpu(rematch, monkeypatch):
     monkeypatch.setattr(entropic, "place", lambda *_: "kernel")
     monkeypatch.setattr(
-        entropic.published, "launch", lambda problem, _: SimpleNamespace(plan=torch.rand_like(problem.cost))
+        entropic.kernels,
+        "published",
+        lambda problem, _: SimpleNamespace(plan=torch.rand_like(problem.cost)),
     )
     with FakeTensorMode():  # tensors without values: what asks for one fails
         scores = torch.rand(6, 6, requires_grad=True)

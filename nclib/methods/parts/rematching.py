@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from nclib.methods.base import Batch, Truth
+from nclib.models.compiled import call
 
 
 class RematchLog:
@@ -24,18 +25,10 @@ class RematchLog:
     @torch.no_grad()
     def add(self, batch: Batch, plan: Tensor) -> None:
         """Note the plan (B, B) of one batch of mismatched pairs."""
-        B = len(batch)
-        plan = plan.clamp_min(1e-10)
-        mass = plan.sum(1)
-        share = plan / mass[:, None]  # (B, B), rows sum to one
-        best, to = share.max(1)
-        self._rows.append(torch.stack([mass * B, best, to.to(mass)], dim=1).float())  # (B, 3)
+        rows, sums = call(_described, plan, varying=[(plan, 0)])
+        self._rows.append(rows)
         self._index.append(batch.index)
-        moved = (mass * B > 0.5).to(share)
-        ranked = share.sort(1, descending=True)[0]
-        entropy = torch.special.entr(share).sum(1, keepdim=True)
-        noted = torch.cat([ranked, entropy, torch.ones_like(entropy)], dim=1)  # (B, B + 2)
-        self._sums += (torch.stack([moved, 1 - moved]) @ noted).to(self._sums)
+        self._sums += sums.to(self._sums)
 
     def arrays(self) -> dict[str, Tensor]:
         """Return per-row results of the epoch.
@@ -109,3 +102,17 @@ class RematchLog:
         names += ["best_relevance", "given_relevance", "chance_relevance"]
         means = moved[:, 1:].mean(0).tolist() if len(moved) else []
         return {"rematch_rows": float(table[:, 0].mean()), **dict(zip(names, means, strict=False))}
+
+
+def _described(plan: Tensor) -> tuple[Tensor, Tensor]:
+    """Return mass, largest share and its column of every row (B, 3), and what is added to the sums."""
+    plan = plan.clamp_min(1e-10)
+    mass, B = plan.sum(1), len(plan)
+    share = plan / mass[:, None]  # (B, B), rows sum to one
+    best, to = share.max(1)
+    rows = torch.stack([mass * B, best, to.to(mass)], dim=1).float()  # (B, 3)
+    moved = (mass * B > 0.5).to(share)
+    ranked = share.sort(1, descending=True)[0]
+    entropy = torch.special.entr(share).sum(1, keepdim=True)
+    noted = torch.cat([ranked, entropy, torch.ones_like(entropy)], dim=1)  # (B, B + 2)
+    return rows, torch.stack([moved, 1 - moved]) @ noted
