@@ -1,4 +1,4 @@
-"""Command line: ``nclib run|audit|data|records|list|doctor``.
+"""Command line: ``nclib run|audit|data|list|doctor``.
 
 ``nclib COMMAND --help`` lists the options of a command. The exit status is 0 for success, 1 for a negative
 answer (an incomplete folder, for example), 2 for a wrong call.
@@ -27,7 +27,16 @@ from nclib.common.options import Rule, did_you_mean
 Words = Sequence[str]
 Command = tuple[str, Callable[[Words], int]]  # a summary, and what takes the words after the command's name
 
-OF_THE_BOOK = ("table", "claims", "rerun", "view", "collect", "keep", "measured")  # commands of ncbook
+OF_THE_BOOK = (
+    "table",
+    "claims",
+    "rerun",
+    "view",
+    "collect",
+    "keep",
+    "measured",
+    "verify",
+)  # commands of ncbook
 INTERRUPTED = 130  # exit status that a shell gives a command ended by Ctrl-C
 UNREAD = 141  # and one whose output is no longer read, as in ``nclib list | head -1``
 
@@ -145,14 +154,6 @@ def data(words: Words) -> int:
     return _choose("data", data, words, {"prepare": ("make features of photographs", prepare.main)})
 
 
-def records(words: Words) -> int:
-    """Make recorded runs again and compare them with their records."""
-    from nclib.runs import verify
-
-    about = "make some records again and say which differ, and by how much"
-    return _choose("records", records, words, {"verify": (about, verify.main)})
-
-
 def catalogue(words: Words) -> int:
     """List the methods, models and data sets by name."""
     from nclib import data, label_noise, methods, models
@@ -229,7 +230,6 @@ COMMANDS: dict[str, Command] = {
     "run": ("train one method, test it, leave a record", run),
     "audit": ("find the wrong pairs among pictures with captions", audit),
     "data": ("make data sets of photographs", data),
-    "records": ("make recorded runs again and compare", records),
     "list": ("list methods, models and data", catalogue),
     "doctor": ("check versions, device, disk and data of this machine", doctor),
 }

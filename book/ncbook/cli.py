@@ -1,4 +1,4 @@
-"""Command line of the book: ``ncbook table|claims|rerun|view|collect|keep|measured``."""
+"""Command line of the book: ``ncbook table|claims|rerun|view|collect|keep|measured|verify``."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 
 import ncbook
 import nclib
+from ncbook import verify as verifying
 from ncbook.measurements import standing
 from nclib.cli import guarded
 from nclib.runs import append
@@ -101,6 +102,12 @@ def measured(options: argparse.Namespace) -> int:
     return 0
 
 
+def verify(options: argparse.Namespace) -> int:
+    """Make recorded runs again and say which numbers differ, and by how much."""
+    given = {name: getattr(options, name) for name in ("sample", "seed", "match", "root")}
+    return int(not verifying.verify(options.folder, **given))
+
+
 def _runs(folder: Path | None) -> ncbook.Runs:
     """Return the recorded runs below a folder; warn where there are none."""
     runs = ncbook.load_runs(folder)
@@ -164,6 +171,14 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("file", type=Path, help="the JSON file that the command wrote")
     one.add_argument("--name", default="", help="of the measurement, such as bench_map")
     add("measured", measured)
+    one = add("verify", verify)
+    one.add_argument(
+        "folder", nargs="?", type=Path, default=Path("runs"), help="folder of records; by default runs"
+    )
+    one.add_argument("--sample", type=int, default=20, help="records to make again, at random; 0: all")
+    one.add_argument("--seed", type=int, default=0, help="seed of the drawing")
+    one.add_argument("--match", default="", help="only records with this text in their path")
+    one.add_argument("--root", default="", help="folder of the data, for runs on files")
     return parser
 
 

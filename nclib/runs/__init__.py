@@ -15,7 +15,6 @@
 ``request``         a run that is asked for, and whether a record answers
 ``store curves``    tables of records in files: read, found, appended; ``digests`` of these files
 ``frame variant``   records as one data frame, and in words what is unusual about each
-``verify``          records made again and compared
 ``machine``         device, threads, memory, versions
 ``combination``     finished runs tested as one model
 ``tracking``        reports of epochs to a function or an object

@@ -110,7 +110,7 @@ def test_embeddings_that_are_not_numbers_are_left_out(arrays, tmp_path):
 
 @pytest.mark.slow
 def test_a_run_is_named_by_content_and_made_again(arrays, tmp_path, monkeypatch):
-    from nclib.runs.verify import make_again
+    from ncbook.verify import make_again
 
     path, _ = arrays
     short = {"model": "vse", "epochs": 1, "warmup_epochs": 0, "batch_size": 8, "progress": False}

@@ -9,11 +9,12 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+from ncbook import cli, verify
 from small import SMALL, SMALL_LABELS
 
 import nclib
-from nclib import cli, label_noise, methods
-from nclib.runs import Record, identity, verify
+from nclib import label_noise, methods
+from nclib.runs import Record, identity
 from nclib.runs.record import own_sum
 
 PAIRS = SMALL | {
@@ -53,7 +54,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Record]:
 @pytest.mark.exhaustive
 def test_another_process_makes_every_record_again_to_the_last_digit(tmp_path):
     records_of(reversed(METHODS), tmp_path)
-    command = [sys.executable, "-m", "nclib", "records", "verify", str(tmp_path), "--sample", "0"]
+    command = [sys.executable, "-m", "ncbook", "verify", str(tmp_path), "--sample", "0"]
     done = subprocess.run(command, capture_output=True, text=True)
     *lines, last = done.stdout.splitlines()
     values = sum(int(re.search(r"(\d+) of \1 values are the same", line)[1]) for line in lines)
@@ -69,23 +70,33 @@ def test_what_differs_is_told_and_by_how_much(made, tmp_path, capsys):
     record.curves[0][loss] += 1.0
     record.curves[0]["seconds"] += 1.0
     record.save(tmp_path / "r.json")
-    assert cli.main(["records", "verify", str(tmp_path)]) == 1
+    assert cli.main(["verify", str(tmp_path)]) == 1
     said = capsys.readouterr().out
     assert f"curves.1.{loss} is {record.curves[0][loss]}, now " in said
     assert "differs   r.json (commit " in said
     assert re.search(r"1 differs, of 1 records; \d+ values compared\n\Z", said)
-    assert "sums are rounded" not in said  # the same device
+    assert "made on" not in said  # the same machine
     record.environment["device"] = "CPU, of another make"
-    record.save(tmp_path / "r.json")
-    assert cli.main(["records", "verify", str(tmp_path)]) == 1
-    assert "(made on CPU, of another make, now on CPU" in capsys.readouterr().out
+    for share, status, words in ((0.999, 0, "only test results"), (0.99, 1, "sums are rounded")):
+        name = "rsum" if "rsum" in made["plain"].metrics["test"] else "map_avg"
+        record.metrics["test"] = {k: v * share for k, v in made["plain"].metrics["test"].items()}
+        record.save(tmp_path / "r.json")
+        assert cli.main(["verify", str(tmp_path)]) == status
+        said = capsys.readouterr().out
+        assert said.startswith(("differs", "near")[not status])
+        assert f"metrics.test.{name}" in said
+        assert re.search(rf"\(made on CPU, of another make, .*{words}", said)
+    assert set(verify.NEAR_OF) <= set(METHODS)
+    moved = {"metrics.test.map_avg": (0.5, 0.51), "curves.1.loss": (1.0, 2.0), "data.checksum": ("a", "b")}
+    assert list(verify.beyond(moved, "mrl")) == ["metrics.test.map_avg", "data.checksum"]
+    assert list(verify.beyond(moved, "uot_rcl")) == ["data.checksum"]
 
 
 def test_a_record_from_before_its_numbers_moved_is_counted_apart(made, monkeypatch, tmp_path, capsys):
     for method in ("plain", "mrl"):
         made[method].save(tmp_path / f"{method}.json")
     monkeypatch.setattr(identity, "MOVED", {"method mrl": identity.NUMERICS + 1})
-    assert cli.main(["records", "verify", str(tmp_path)]) == 0
+    assert cli.main(["verify", str(tmp_path)]) == 0
     said = capsys.readouterr().out
     numbers = f"numerics {identity.NUMERICS}, its numbers moved at {identity.NUMERICS + 1}"
     assert re.search(rf"older     mrl\.json .*: {numbers}\n", said)
@@ -97,11 +108,11 @@ def test_the_sample_is_drawn_by_its_seed(made, monkeypatch, capsys):
     monkeypatch.setattr(verify, "make_again", lambda record, *_: chosen.append(record.name) or record)
     folder = str(Path(next(iter(made.values())).folder).parent)
     for seed in ("0", "0", "1"):
-        assert cli.main(["records", "verify", folder, "--sample", "5", "--seed", seed]) == 0
+        assert cli.main(["verify", folder, "--sample", "5", "--seed", seed]) == 0
     assert chosen[:5] == chosen[5:10] != chosen[10:]
     assert f"5 same, of {len(FEW)} records" in capsys.readouterr().out
     with pytest.raises(ValueError, match="holds no record with 'nothing' in its path"):
-        verify.main([folder, "--match", "nothing"])
+        verify.verify(Path(folder), match="nothing")
 
 
 def test_values_that_one_side_lacks_are_named_and_times_are_not_compared(made):
@@ -144,7 +155,7 @@ def test_what_cannot_be_compared_is_named_and_the_others_are_verified(made, monk
         return again(record, out, root)
 
     monkeypatch.setattr(verify, "make_again", make_again)
-    assert cli.main(["records", "verify", str(tmp_path), "--sample", "0"]) == 1
+    assert cli.main(["verify", str(tmp_path), "--sample", "0"]) == 1
     *lines, total = capsys.readouterr().out.splitlines()
     expected = (
         "partly    lost.json .* lacks them: metrics.test_dsl.* and 54 more$",
