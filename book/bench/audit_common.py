@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import nn
 
 from nclib import data
 from nclib.auditing.crossfit import crossfit
+from nclib.auditing.neighbours import Side, centres_of, nearest_centres
+from nclib.common.cca import fit_cca, tf_idf, word_counts, word_weights
 from nclib.data import Captions
-from nclib.losses import generalised_cross_entropy
-from nclib.models import build
 from nclib.noise import calibration, detection, mismatch
 from nclib.noise.checks import share
 
@@ -106,12 +104,14 @@ def articles(root: Path, seed: int) -> Material:
 class Noisy:
     """Pairs of which some are wrong: the picture that each caption claims and the one that it describes.
 
-    ``caption`` is the row of the caption, ``right`` its picture, -1 for a picture that is not here.
+    ``caption`` is the row of the caption, ``right`` its picture, -1 for a picture that is not here; ``type``
+    is the type of the pair, where captions were exchanged within types.
     """
 
     image_of: Ints
     caption: Ints
     right: Ints
+    type: Ints | None = None
 
     @property
     def wrong(self) -> NDArray[np.bool_]:
@@ -162,6 +162,17 @@ def near_exchange(found: Material, rate: float, rng: np.random.Generator, near: 
     return _exchanged(found.image_of, groups)
 
 
+def type_exchange(found: Material, rate: float, rng: np.random.Generator) -> Noisy:
+    """Hand pictures round among captions of one type of picture: a cluster of the centred features."""
+    x = found.images - found.images.mean(0)
+    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    side, types = Side(lambda rows: x[rows], np.ones(len(x), bool)), min(20, max(2, len(x) // 100))
+    kind = nearest_centres(side, centres_of(side, types), 1)[:, 0].astype(np.int64)[found.image_of]
+    parts = (rng.permutation(np.flatnonzero(kind == k)) for k in range(types))
+    moved = _exchanged(found.image_of, [part[: share(rate, len(part))] for part in parts])
+    return Noisy(moved.image_of, moved.caption, moved.right, kind)
+
+
 def swapped(found: Material, rate: float, rng: np.random.Generator) -> Noisy:
     """Swap the pictures of captions drawn two by two."""
     pairs = rng.permutation(len(found.image_of))[: 2 * (share(rate, len(found.image_of)) // 2)].reshape(-1, 2)
@@ -194,6 +205,7 @@ def orphans(found: Material, rate: float, rng: np.random.Generator) -> Noisy:
 NOISES: dict[str, Callable[[Material, float, np.random.Generator], Noisy]] = {
     "random": random_exchange,
     "near": near_exchange,
+    "type": type_exchange,
     "swap": swapped,
     "shift": shifted,
     "orphan": orphans,
@@ -202,51 +214,33 @@ NOISES: dict[str, Callable[[Material, float, np.random.Generator], Noisy]] = {
 # ----------------------------------------------------------------------------------------------- embeddings
 
 
-def trained(
-    found: Material, image_of: Ints, caption: Ints, *, epochs: int, seed: int, rate: float = 2e-3
-) -> nn.Module:
-    """Train encoders on pairs by generalised cross entropy; the last quarter at a tenth of the rate.
+class Encoders(NamedTuple):
+    """A linear model of pictures and words: :func:`nclib.common.cca.fit_cca` and its weights of words."""
 
-    Parameters
-    ----------
-    found : Material
-    image_of, caption : ndarray of int, (M,)
-        The pairs.
-    epochs, seed : int
-    rate : float
-        Learning rate.
-    """
-    torch.manual_seed(seed)
+    model: Any
+    weights: Any
+
+
+def fitted(found: Material, image_of: Ints, caption: Ints) -> Encoders:
+    """Fit encoders to pairs in closed form, as ``nclib.run("linear")`` does without its filter."""
     assert isinstance(found.captions, Captions)
-    sizes = {"vocab_size": found.captions.vocabulary.size, "n_regions": 1}
-    towers = build("bow", feature_dim=found.images.shape[1], embed_dim=256, word_dim=256, **sizes)
-    images = torch.from_numpy(found.images)[:, None]
-    optimiser = torch.optim.Adam(towers.parameters(), rate, fused=True)
-    rng = np.random.default_rng([seed, 2])
-    for epoch in range(epochs):
-        if epoch == epochs - max(1, epochs // 4):
-            optimiser.param_groups[0]["lr"] = rate / 10
-        order = rng.permutation(len(caption))
-        for rows in np.array_split(order, max(1, len(order) // 128)):
-            S = (
-                towers.encode_images(images[image_of[rows]]).vectors
-                @ towers.encode_captions(found.captions.batch(caption[rows])).vectors.T
-            )
-            optimiser.zero_grad()
-            generalised_cross_entropy(S, 0.05).mean().backward()
-            nn.utils.clip_grad_norm_(towers.parameters(), 2.0)
-            optimiser.step()
-    return towers.eval()
+    counts = _counted(found, caption)
+    weights = word_weights(counts)
+    model = fit_cca(found.images.astype(np.float64), tf_idf(counts, weights), image_of, ridge=4.0)
+    return Encoders(model, weights)
 
 
-@torch.no_grad()
-def encode(towers: Any, found: Material, caption: Ints) -> tuple[Floats, Floats]:
+def encode(encoders: Encoders, found: Material, caption: Ints) -> tuple[Floats, Floats]:
     """Return the vectors of all pictures and of some captions."""
+    images = encoders.model.images(found.images.astype(np.float64))
+    texts = encoders.model.texts(tf_idf(_counted(found, caption), encoders.weights))
+    return images[:, :256].astype(np.float32), texts[:, :256].astype(np.float32)
+
+
+def _counted(found: Material, caption: Ints) -> Any:
     assert isinstance(found.captions, Captions)
-    images = towers.encode_images(torch.from_numpy(found.images)[:, None]).vectors
-    batches = np.split(caption, range(4096, len(caption), 4096))
-    parts = [towers.encode_captions(found.captions.batch(rows)).vectors for rows in batches]
-    return images.numpy(), torch.cat(parts).numpy()
+    taken = found.captions.take(caption)
+    return word_counts(taken.tokens, taken.offsets, taken.vocabulary.size)
 
 
 def cross_fitted(found: Material, noisy: Noisy, *, seed: int) -> tuple[Floats, Floats]:

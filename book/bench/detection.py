@@ -13,17 +13,19 @@ and lists of names; ``CACHE`` keeps embeddings between calls. ``LEMON`` is a che
 
 ``exchange``: pairs of each data set are made wrong in one way (see ``audit_common.NOISES``), embedded, and
 audited with every score and with ``auto``. ``f8k`` and ``emoji`` have five captions per picture,
-``wikipedia`` one; their embeddings come from encoders trained on the wrong pairs themselves, cross-fitted (by
+``wikipedia`` one; their embeddings come from linear models of the wrong pairs themselves, cross-fitted (by
 the package's own ``crossfit``; ridge regression for ``wikipedia``, whose captions are ten numbers).
-``f8k, given`` has one caption per picture and encoders that were trained on other photographs with right
-captions, as embeddings from elsewhere are. LEMoN is ``run_lemon.py`` of its authors, unchanged, with the
-fixed weights of its notebooks (5, 5, 0.1, 5), fed with the same vectors. cleanlab has no issue type for
-pairs: its out-of-distribution score sees picture and caption vector side by side, its label check
-(self-confidence) takes one of twenty groups of captions as the class of a picture.
+``f8k, given`` has one caption per picture and a linear model that was fitted to other photographs with right
+captions, as embeddings from elsewhere are. ``standardised`` stands for the smallest audit that there is: each
+cosine against those of its caption and of its picture with random others, calibrated as the others are. LEMoN
+is ``run_lemon.py`` of its authors, unchanged, with the fixed weights of its notebooks (5, 5, 0.1, 5), fed
+with the same vectors. cleanlab has no issue type for pairs: its out-of-distribution score sees picture and
+caption vector side by side, its label check (self-confidence) takes one of twenty groups of captions as the
+class of a picture.
 
-``judged``: encoders trained on the training split, clean or with exchanged pictures, judge test pairs that
-people judged. ``posteriors``: the audit of the very pairs on which recorded runs of robust methods computed
-P(matched); those numbers are in the records, only the audit's are made here.
+``judged``: linear models fitted to the training split, clean or with exchanged pictures, judge test pairs
+that people judged. ``posteriors``: the audit of the very pairs on which recorded runs of robust methods
+computed P(matched); those numbers are in the records, only the audit's are made here.
 
 Measures: ``audit_common.measures``; ``share_error`` is the estimated minus the true share of wrong pairs,
 ``share_covered`` whether the interval holds it; ``partner`` the share of the ``proposed`` partners that are
@@ -46,6 +48,7 @@ import audit_common as common
 import numpy as np
 from audit_common import NOISES, Noisy, measures
 from bench_common import command, write_json
+from sklearn.mixture import GaussianMixture
 
 import nclib
 from nclib import data
@@ -91,32 +94,48 @@ def audited(images: Any, captions: Any, noisy: Any, seed: int) -> list[Row]:
     """Return a row of measures for every score, and the audit's own of ``cosine`` and ``auto``."""
     wrong = noisy.wrong
     rows: list[Row] = []
-    for score in ("cosine", "auto"):
+    calls: dict[str, Row] = {name: {"score": name} for name in ("cosine", "standardised", "auto")}
+    if noisy.type is not None:
+        calls["auto, by its type"] = {"by": noisy.type}
+    for name, options in calls.items():
         began = time.process_time()
         found = nclib.audit(
-            images=images, captions=captions, image_of=noisy.image_of, score=score, seed=seed, progress=False
+            images=images, captions=captions, image_of=noisy.image_of, seed=seed, progress=False, **options
         )
         seconds = time.process_time() - began
         table = found.table
         checked = found.check(wrong, noisy.right)
-        row: Row = {"score": score, **measures(-table["rank"].to_numpy(), wrong, table["p_wrong"])}
+        row: Row = {"score": name, **measures(-table["rank"].to_numpy(), wrong, table["p_wrong"])}
         row |= {
             "share": found.share.value,
             "share_error": found.share.value - wrong.mean(),
             "share_covered": float(found.share.low <= wrong.mean() <= found.share.high),
+            "share_width": found.share.high - found.share.low,
+            "warned": float(found.ask_first),
             "partner": checked["partner_accuracy"],
             "partner_stated": checked["partner_stated"],
             "partner_recall": checked["partner_recall"],
             "proposed": checked["n_proposed"],
             "seconds": seconds,
         }
-        if score == "auto":
+        if name == "auto":
             row |= {"picked": found.score, "patterns": patterns(found, wrong)}
         rows.append(row)
+    rows.append(
+        {"score": "two Gaussians", **two_gaussians(SCORES["cosine"](found.pairs, found.neighbours), wrong)}
+    )
     for score, function in SCORES.items():
-        if score != "cosine":
+        if score not in calls:
             rows.append({"score": score, **measures(-function(found.pairs, found.neighbours), wrong)})
     return rows
+
+
+def two_gaussians(cosine: Any, wrong: Any) -> Row:
+    """Return measures of a mixture of two normal distributions of the cosine."""
+    mixture = GaussianMixture(2, random_state=0).fit(cosine[:, None])
+    p = mixture.predict_proba(cosine[:, None])[:, int(mixture.means_[:, 0].argmin())]
+    of_share = {"share": p.mean(), "share_error": p.mean() - wrong.mean()}
+    return {**measures(p, wrong, p), **of_share}
 
 
 def patterns(found: Any, wrong: Any) -> Row:
@@ -204,7 +223,7 @@ def embedded(options: argparse.Namespace, name: str, found: Any, noisy: Any, see
         # Photographs that are not audited, with right captions.
         other = common.photographs(options.f8k, seed, 3000, 5, 0, first=3000)
         every = np.arange(len(other.image_of))
-        ELSEWHERE[seed] = common.trained(other, other.image_of, every, epochs=10, seed=seed)
+        ELSEWHERE[seed] = common.fitted(other, other.image_of, every)
     return named(common.encode(ELSEWHERE[seed], found, noisy.caption))
 
 
@@ -227,8 +246,8 @@ def judged(options: argparse.Namespace) -> list[Row]:
 
         def encoded(rate: float = rate, seed: int = seed) -> dict[str, Any]:
             claimed = common.mismatch(found.image_of, rate, seed=seed, protocol="images")
-            towers = common.trained(found, claimed, np.arange(len(claimed)), epochs=6, seed=seed)
-            return named(common.encode(towers, test, np.arange(len(test.image_of))))
+            encoders = common.fitted(found, claimed, np.arange(len(claimed)))
+            return named(common.encode(encoders, test, np.arange(len(test.image_of))))
 
         images, captions = cached(options, f"test-{rate}-{seed}", encoded).values()
         new = by_people(options.judgements, images, captions[2::5], seed, rate == 0)

@@ -22,7 +22,7 @@ from nclib.auditing.neighbours import Neighbours
 from nclib.auditing.pairs import Indices, Pairs, exchange
 from nclib.auditing.scores import PARTS, SCORES, Random, Scored, parts_of, scored_by, standardised_by
 from nclib.auditing.share import Calibration, Sample, Share, calibrate, interval
-from nclib.auditing.within import NATURAL, Groups, Within, within, within_clusters
+from nclib.auditing.within import NATURAL, TOLD_IN_VALUES, Groups, Within, within, within_clusters
 from nclib.noise import calibration as compare
 
 Array = NDArray[Any]
@@ -266,7 +266,9 @@ class Belief:
         if groups is None:
             return replace(self, alike=within_clusters(self.pairs, near, right, self.seed))
         of = f"the same {groups.column or 'value'}"
-        return replace(self, within=within(self.pairs, near, groups.values, of, right, self.seed))
+        return replace(
+            self, within=within(self.pairs, near, groups.values, of, right, self.seed, TOLD_IN_VALUES)
+        )
 
     def told(self, rows: Indices, wrong: NDArray[np.bool_], chance: Array) -> Belief:
         """Return the belief after labels, which replace those of an earlier call.

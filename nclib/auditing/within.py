@@ -29,9 +29,9 @@ from nclib.readers.listing import text_of, told
 Array = NDArray[Any]
 #: Exchanges of every pair within its value; pairs of a value that each is compared with at most.
 DRAWS, COMPARED = 3, 512
-#: Clusters of pictures: fewest and most, and the area under the ROC curve, of given against exchanged pairs,
-#: that their number leaves.
-FEWEST_CLUSTERS, MOST_CLUSTERS, TOLD_APART = 8, 256, 0.8
+#: Clusters of pictures, fewest and most; least area under the ROC curve of given against exchanged pairs,
+#: within clusters and within values.
+FEWEST_CLUSTERS, MOST_CLUSTERS, TOLD_APART, TOLD_IN_VALUES = 8, 256, 0.8, 0.65
 #: What clean catalogues show at most, as some right captions fit other pictures of the value as well.
 NATURAL = 0.08
 

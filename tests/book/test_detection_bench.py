@@ -22,7 +22,7 @@ def material(pictures: int = 120, per_image: int = 2) -> Any:
     return common.Material(images.astype(np.float32), texts.astype(np.float32), image_of, spare)
 
 
-@pytest.mark.parametrize("noise", ["random", "near", "swap", "shift", "orphan"])
+@pytest.mark.parametrize("noise", [*common.NOISES])
 @pytest.mark.parametrize("rate", [0.1, 0.3])
 def test_as_many_pairs_are_wrong_as_asked(noise: str, rate: float) -> None:
     found = material()
