@@ -16,7 +16,7 @@ audited with every score and with ``auto``. ``f8k`` and ``emoji`` have five capt
 ``wikipedia`` one; their embeddings come from linear models of the wrong pairs themselves, cross-fitted (by
 the package's own ``crossfit``; ridge regression for ``wikipedia``, whose captions are ten numbers).
 ``f8k, given`` has one caption per picture and a linear model that was fitted to other photographs with right
-captions, as embeddings from elsewhere are. ``standardised`` stands for the smallest audit that there is: each
+captions, as embeddings from elsewhere are. The row ``standardised`` is the smallest audit: each
 cosine against those of its caption and of its picture with random others, calibrated as the others are. LEMoN
 is ``run_lemon.py`` of its authors, unchanged, with the fixed weights of its notebooks (5, 5, 0.1, 5), fed
 with the same vectors. cleanlab has no issue type for pairs: its out-of-distribution score sees picture and
