@@ -31,7 +31,7 @@ def in_warmup(runs: pd.DataFrame) -> pd.Series:
     Parameters
     ----------
     runs : DataFrame
-        One row per run, as from :func:`ncbook.recorded`; on the leaderboard the column ``early`` says it.
+        One row per run, as from :func:`ncbook.recorded`; where it has the column ``early``, that says it.
 
     Returns
     -------

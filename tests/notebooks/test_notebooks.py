@@ -54,7 +54,7 @@ TINY = {
     },
 }
 RESULTS = {f"results_{name}" for name in ("l2rm", "omit", "repair", "uot_rcl")}
-ONE_SIZE = {"claims", "leaderboard", "losses", "methods_map", "photographs", "transport", *RESULTS}
+ONE_SIZE = {"claims", "losses", "methods_map", "photographs", "transport", *RESULTS}
 # Methods of the page on the others, besides the one that it trains by itself with InfoNCE beside it.
 OTHERS = [
     *({"method": name} for name in ("bicro", "mscn", "decl", "rcl", "gsc_plus", "sps")),
