@@ -68,7 +68,7 @@ def step_times(runs: Runs) -> pd.DataFrame:
         ``dataset``, ``preset``, ``model``, ``label``, ``batch_size``, ``all_epochs``, ``train_pairs``,
         ``device``, ``milliseconds`` and ``peak_memory_mb``. A step is one batch of the training pairs: the
         seconds of the run over :func:`steps_of`, so that warm-up, the passes that divide the pairs, and
-        validation are spread over the steps.
+        validation are spread over the steps. ``linear``, a closed form, has none.
     """
     table = runs.retrieval
     if table.empty:
@@ -76,6 +76,7 @@ def step_times(runs: Runs) -> pd.DataFrame:
     names = board.scored(runs)
     label = names[names["networks"] != board.ALONE].set_index("path")["label"]
     known = table["path"].isin(label.index) & table["train_pairs"].notna() & (table["seconds"] > 0)
+    known &= table["method"] != "linear"  # a closed form takes no steps
     part = table[known].copy()
     part["label"] = part["path"].map(label)
     part["all_epochs"] = part["warmup_epochs"] + part["epochs"]
