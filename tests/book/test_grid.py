@@ -246,6 +246,27 @@ def test_two_drivers_on_one_folder_do_not_swap_their_data(engine, monkeypatch, t
         assert len(table) == 2
 
 
+@pytest.mark.exhaustive
+def test_drivers_with_the_real_engine_on_one_folder_keep_data_and_rows_apart(tmp_path):
+    here, there = (features(tmp_path / name, seed) for seed, name in enumerate("ab"))
+    words = [sys.executable, grid.__file__, str(write(tmp_path, {**ON_FILES, "seed": [0, 1, 2]}))]
+    words += ["--work", str(tmp_path / "w"), "--cores", "1"]
+    asked = [
+        (here, []),
+        (there, []),
+        (here, ["--match", "s[12]"]),
+    ]  # the third makes rows of the first's table
+    drivers = [
+        subprocess.Popen([*words, "--root", str(root), "--out", str(root / "records"), *more])
+        for root, more in asked
+    ]
+    assert [driver.wait() for driver in drivers] == [0, 0, 0]
+    for root in (here, there):
+        table = nclib.table(root / "records")
+        assert set(table["data.checksum"]) == {nclib.data.load("f30k", root=str(root)).checksum}
+        assert sorted(table["seed"]) == [0, 1, 2]
+
+
 def test_a_record_of_older_numerics_is_missing_and_is_made_again(
     engine, drive, monkeypatch, tmp_path, capsys
 ):
