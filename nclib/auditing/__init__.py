@@ -7,8 +7,7 @@ sentence that says what the probabilities assume.
 
 from nclib.auditing.neighbours import Neighbours
 from nclib.auditing.pairs import Pairs
-from nclib.auditing.result import Audit
 from nclib.auditing.scores import SCORES
-from nclib.auditing.steps import audit
+from nclib.auditing.steps import Audit, audit
 
 __all__ = ["SCORES", "Audit", "Neighbours", "Pairs", "audit"]

@@ -15,8 +15,7 @@ import numpy as np
 import pandas as pd
 
 from nclib.auditing.belief import WRONG_FROM
-from nclib.auditing.result import Audit
-from nclib.auditing.steps import audit
+from nclib.auditing.steps import Audit, audit
 from nclib.common.checks import check_rows
 from nclib.common.extras import needed_by
 

@@ -14,7 +14,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from nclib.auditing.belief import WRONG_FROM
-from nclib.auditing.result import COLUMNS, Audit
+from nclib.auditing.result import COLUMNS, Findings
 from nclib.auditing.spreadsheet import to_csv
 from nclib.common.checks import check_rows
 from nclib.common.extras import require
@@ -39,7 +39,7 @@ def check_keep(kind: str | None) -> None:
         require("--keep parquet", "pyarrow")
 
 
-def kept(audit: Audit) -> pd.DataFrame:
+def kept(audit: Findings) -> pd.DataFrame:
     """Return the pairs that are not judged wrong, with the columns of their source.
 
     A pair whose caption was edited has the new one, and is kept whatever the given one was.
@@ -58,12 +58,12 @@ def kept(audit: Audit) -> pd.DataFrame:
     return table.loc[rows, ["id", "image", "caption", *own, "p_wrong"]]
 
 
-def write_kept(audit: Audit, folder: str | Path, kind: str) -> Path:
+def write_kept(audit: Findings, folder: str | Path, kind: str) -> Path:
     """Write what a tool reads to leave out the pairs judged wrong, and return the file.
 
     Parameters
     ----------
-    audit : Audit
+    audit : Findings
     folder : path
     kind : str
         "parquet": ``kept.parquet``, the :func:`kept` pairs, whose pictures have absolute paths; "txt":
@@ -104,12 +104,12 @@ def write_kept(audit: Audit, folder: str | Path, kind: str) -> Path:
     return path
 
 
-def kept_rows(audit: Audit, dataset: Any) -> Any:
+def kept_rows(audit: Findings, dataset: Any) -> Any:
     """Return the rows of the data set that was audited, without those judged wrong.
 
     Parameters
     ----------
-    audit : Audit
+    audit : Findings
     dataset : datasets.Dataset
         With one pair in each row.
 
@@ -135,7 +135,7 @@ def kept_rows(audit: Audit, dataset: Any) -> Any:
     return chosen
 
 
-def save(audit: Audit, folder: Path) -> Path:
+def save(audit: Findings, folder: Path) -> Path:
     """Write the table and what is known about it, each atomically, and return the folder.
 
     ``pairs.csv``: the table; text that a spreadsheet would run as a formula begins with ``'``.
@@ -147,7 +147,7 @@ def save(audit: Audit, folder: Path) -> Path:
     return folder
 
 
-def _facts(audit: Audit) -> dict[str, Any]:
+def _facts(audit: Findings) -> dict[str, Any]:
     pairs, kinds = audit.pairs, [one["kind"] for one in audit.patterns]
     shifts = [one for one in audit.patterns if one["kind"] == "shift"]
     versions = {"python": platform.python_version(), "numpy": np.__version__, "pandas": pd.__version__}

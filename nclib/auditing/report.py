@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from nclib.auditing.belief import WRONG_FROM
 from nclib.auditing.pairs import Pairs
-from nclib.auditing.result import ASKED, Audit
+from nclib.auditing.result import ASKED, Findings
 from nclib.auditing.wording import beginning, explained, percent, settings, verdict
 from nclib.common.extras import MissingExtraError, needed_by
 from nclib.common.files import digest, write_atomically
@@ -42,14 +42,14 @@ PRINTED = 5  # pairs and reasons in the terminal
 SHOWN = 10  # groups in the terminal
 
 
-def write_report(audit: Audit, folder: str | Path) -> Path:
+def write_report(audit: Findings, folder: str | Path) -> Path:
     """Write the report of an audit as one HTML file without references to other files or servers.
 
     Parameters
     ----------
-    audit : Audit
+    audit : Findings
     folder : path
-        Made when missing. Files of :meth:`Audit.save` that lie in it are listed on the page.
+        Made when missing. Files of :meth:`Findings.save` that lie in it are listed on the page.
 
     Returns
     -------
@@ -83,7 +83,7 @@ def write_report(audit: Audit, folder: str | Path) -> Path:
     return path
 
 
-def notebook_view(audit: Audit) -> str:
+def notebook_view(audit: Findings) -> str:
     """Return what a notebook shows of an audit: the share, and the first suspects with their pictures."""
     pictures: dict[int, str] = {}
     cards = [_card(audit, row, pictures) for row in _suspects(audit)[:FIRST]]
@@ -98,7 +98,7 @@ def _template(name: str) -> Template:
     return pages.get_template(name)
 
 
-def _facts(audit: Audit) -> dict[str, Any]:
+def _facts(audit: Findings) -> dict[str, Any]:
     """Return the facts at the head of both views."""
     return {
         "n_pairs": f"{len(audit.table):,}",
@@ -109,7 +109,7 @@ def _facts(audit: Audit) -> dict[str, Any]:
     }
 
 
-def _contents(audit: Audit, folder: Path) -> dict[str, Any]:
+def _contents(audit: Findings, folder: Path) -> dict[str, Any]:
     """Return what the template shows, as plain values."""
     pairs, table, costs = audit.pairs, audit.table.reset_index(drop=True), audit.curves["threshold"]
     pictures: dict[int, str] = {}  # data URI by picture row, "" where there is none to show
@@ -173,7 +173,7 @@ def _contents(audit: Audit, folder: Path) -> dict[str, Any]:
     return contents
 
 
-def _figures(audit: Audit) -> dict[str, str]:
+def _figures(audit: Findings) -> dict[str, str]:
     """Return the figures; without matplotlib, in their place, which extra brings it."""
     try:
         with needed_by("this figure"):
@@ -186,14 +186,14 @@ def _figures(audit: Audit) -> dict[str, str]:
     }
 
 
-def _suspects(audit: Audit) -> list[int]:
+def _suspects(audit: Findings) -> list[int]:
     """Return the rows of the most suspicious pairs without a label."""
     table = audit.table
     left = np.flatnonzero(audit.pairs.usable & ~table["id"].isin(list(audit.labels)).to_numpy())
     return left[np.argsort(table["rank"].to_numpy()[left], kind="stable")][:SUSPECTS].tolist()
 
 
-def _card(audit: Audit, row: int, pictures: dict[int, str]) -> dict[str, Any]:
+def _card(audit: Findings, row: int, pictures: dict[int, str]) -> dict[str, Any]:
     """Return a pair as the page shows it, beside the picture proposed for its caption."""
     pair = audit.table.iloc[row].to_dict()
     partner = audit.pairs.row_of.get(pair["partner_id"])
@@ -204,7 +204,7 @@ def _card(audit: Audit, row: int, pictures: dict[int, str]) -> dict[str, Any]:
     return {"row": row, "pair": pair, "given": given, "partner": other, **said}
 
 
-def _figure(audit: Audit, row: int, pictures: dict[int, str]) -> dict[str, Any]:
+def _figure(audit: Findings, row: int, pictures: dict[int, str]) -> dict[str, Any]:
     pairs, picture = audit.pairs, int(audit.pairs.image_of[row])
     name = pairs.pictures[picture] if pairs.pictures else ""
     if name and picture not in pictures:
@@ -219,7 +219,7 @@ def _figure(audit: Audit, row: int, pictures: dict[int, str]) -> dict[str, Any]:
     }
 
 
-def _steps(audit: Audit, t: NDArray[Any]) -> str:
+def _steps(audit: Findings, t: NDArray[Any]) -> str:
     """Return ids and, for each, the number of thresholds that drop it, as base64 of gzip of JSON."""
     if len(audit.table) > LISTED:
         return ""
@@ -255,7 +255,7 @@ def _thumbnail(pairs: Pairs, picture: int) -> str:
 # -- the command --------------------------------------------------------------------------------------------
 
 
-def summary(audit: Audit) -> str:
+def summary(audit: Findings) -> str:
     """Return what an audit found in a few lines: the share of wrong pairs, and the first suspects."""
     pairs, share = audit.pairs, audit.share
     lines = [*audit.warnings, f"{len(pairs):,} pairs of {len(pairs.images):,} pictures"]

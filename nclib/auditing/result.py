@@ -21,7 +21,7 @@ from nclib.auditing.share import Share
 from nclib.auditing.spreadsheet import read_marks, unguarded
 from nclib.auditing.within import Within
 from nclib.auditing.wording import about_marks
-from nclib.common.checks import check_array, check_choice, check_count
+from nclib.common.checks import check_array, check_count
 from nclib.noise import calibration as compare
 from nclib.noise import detection
 from nclib.readers.captions_table import one_line
@@ -38,7 +38,7 @@ LABELS = ("wrong", "right", "unsure")
 
 
 @dataclass(repr=False)
-class Audit:
+class Findings:
     """Result of :func:`nclib.audit`: a table, a share of wrong pairs, and what the probabilities assume.
 
     Attributes
@@ -156,44 +156,6 @@ class Audit:
         """Return one line: pairs, share and score."""
         said = "unknown" if self.belief.reason else f"{self.share} wrong"
         return f"Audit({len(self.pairs):,} pairs, {said}, score={self.score!r})"
-
-    def _repr_html_(self) -> str:
-        """Return what a notebook shows: the share, and the first suspects."""
-        from nclib.auditing.report import notebook_view
-
-        return notebook_view(self)
-
-    def summary(self) -> str:
-        """Return what the audit found in a few lines, as the command prints it."""
-        from nclib.auditing.report import summary
-
-        return summary(self)
-
-    # -- files -----------------------------------------------------------------------------------------------
-
-    def report(self, folder: str | Path) -> Path:
-        """Write the files of :meth:`save` and a page, and return the page's path."""
-        from nclib.auditing.report import write_report
-
-        return write_report(self, self.save(folder))
-
-    def save(self, folder: str | Path) -> Path:
-        """Write the table and its facts, as :func:`nclib.auditing.export.save` does."""
-        from nclib.auditing.export import save
-
-        return save(self, Path(folder))
-
-    def keep(self, folder: str | Path, kind: str = "parquet") -> Path:
-        """Write the pairs that are kept, as :func:`nclib.auditing.export.write_kept` does."""
-        from nclib.auditing.export import KINDS, write_kept
-
-        return write_kept(self, folder, check_choice("kind", kind, tuple(KINDS)))
-
-    def select(self, dataset: Any) -> Any:
-        """Return the rows of the data set (of ``datasets``) that was audited, without those judged wrong."""
-        from nclib.auditing.export import kept_rows
-
-        return kept_rows(self, dataset)
 
     # -- partners, and known mistakes ------------------------------------------------------------------------
 
@@ -404,13 +366,13 @@ class Audit:
 
 
 def asking_chance(p: Array) -> Array:
-    """Return the chances, up to a factor, with which :meth:`Audit.ask` takes pairs of P(wrong) ``p``."""
+    """Return the chances, up to a factor, with which :meth:`Findings.ask` takes pairs of P(wrong) ``p``."""
     p = np.where(np.isnan(p), 0.5, p)
     return np.asarray(np.sqrt(p * (1 - p)) + 0.05)
 
 
 def threshold_costs(table: pd.DataFrame) -> dict[str, Array]:
-    """Return the expected counts of :attr:`Audit.curves` at thresholds ``t``, (101,) each."""
+    """Return the expected counts of :attr:`Findings.curves` at thresholds ``t``, (101,) each."""
     p = np.sort(table["p_wrong"].dropna().to_numpy())
     t = np.linspace(0, 1, 101)
     at = np.searchsorted(p, t)

@@ -30,10 +30,10 @@ from nclib.auditing.partners import (
     temperature,
 )
 from nclib.auditing.patterns import find_patterns, in_runs
-from nclib.auditing.result import COLUMNS, Audit, ranked, threshold_costs
+from nclib.auditing.result import COLUMNS, Findings, ranked, threshold_costs
 from nclib.auditing.scores import SCORES, with_random
 from nclib.auditing.within import grouped
-from nclib.common.checks import check_count
+from nclib.common.checks import check_choice, check_count
 from nclib.common.options import did_you_mean
 from nclib.readers import list_pairs
 
@@ -41,6 +41,46 @@ Array = NDArray[Any]
 #: Shortest caption, in words, that is not called very short; longest neighbour list; pairs from which a first
 #: answer is given before the neighbours are searched.
 SHORT, LONGEST, SOON = 2, 4096, 5000
+
+
+class Audit(Findings):
+    """Result of :func:`nclib.audit`: findings with their page and files."""
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the share, and the first suspects."""
+        from nclib.auditing.report import notebook_view
+
+        return notebook_view(self)
+
+    def summary(self) -> str:
+        """Return what the audit found in a few lines, as the command prints it."""
+        from nclib.auditing.report import summary
+
+        return summary(self)
+
+    def report(self, folder: str | Path) -> Path:
+        """Write the files of :meth:`save` and a page, and return the page's path."""
+        from nclib.auditing.report import write_report
+
+        return write_report(self, self.save(folder))
+
+    def save(self, folder: str | Path) -> Path:
+        """Write the table and its facts, as :func:`nclib.auditing.export.save` does."""
+        from nclib.auditing.export import save
+
+        return save(self, Path(folder))
+
+    def keep(self, folder: str | Path, kind: str = "parquet") -> Path:
+        """Write the pairs that are kept, as :func:`nclib.auditing.export.write_kept` does."""
+        from nclib.auditing.export import KINDS, write_kept
+
+        return write_kept(self, folder, check_choice("kind", kind, tuple(KINDS)))
+
+    def select(self, dataset: Any) -> Any:
+        """Return the rows of the data set (of ``datasets``) that was audited, without those judged wrong."""
+        from nclib.auditing.export import kept_rows
+
+        return kept_rows(self, dataset)
 
 
 def audit(
