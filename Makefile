@@ -20,7 +20,7 @@ JUPYTER_BOOK = "$(PY)" -c 'from jupyter_book.cli.main import main; main()'
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help env engine data book live demo html test test-all fuzz lint record paper lock ecosystem bench gpu wheel clean distclean
+.PHONY: help env engine data book live demo html slides pdf test test-all fuzz lint record paper lock ecosystem bench gpu wheel clean distclean
 
 help: ## list these commands
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
@@ -76,12 +76,22 @@ live: env ## train L2RM in its quick preset for the page "Quick start"
 demo: env ## train what the chapters show, some twenty minutes, and store it in book/demo
 	@$(RUN_NOTEBOOKS) --demo
 
-html: env ## build and check the pages; executes the notebooks whose code or data changed
+html: env ## build and check the pages; executes the notebooks whose code or data changed; SOLUTIONS=no: without solutions
 	@$(RUN_NOTEBOOKS) $(LIVE)
 	@rm -rf _build/html _build/.doctrees _build/.jupyter_cache
 	@$(JUPYTER_BOOK) build . --all --quiet -W --keep-going > /dev/null # warnings and errors are on stderr
 	@"$(PY)" book/_ext/check_html.py _build/html
 	@"$(PY)" -c "import pathlib; print('Open', pathlib.Path('_build/html/index.html').resolve().as_uri())"
+
+TEACHING = "$(PY)" -m pip download --quiet --disable-pip-version-check --no-deps --require-hashes \
+	-r book/teaching/requirements.lock --dest _build/teaching
+slides: env ## the lectures as slides in _build/slides, from the figures of the executed pages: make html first
+	@$(TEACHING)
+	@"$(PY)" book/teaching/slides.py _build/teaching/rise-*.whl
+
+pdf: env ## the course as one PDF, printed by the browser (CHROMIUM=/path): make html first
+	@$(TEACHING)
+	@"$(PY)" book/teaching/pdf.py _build/teaching/pypdf-*.whl
 
 # Processes of the tests: one per core; the tests of a file share folders and finished runs.
 TEST_CORES ?= $(shell "$(PYTHON)" -c 'import os; print(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count())')
@@ -105,7 +115,7 @@ record: $(ENGINE) ## make the missing records of a grid: make record GRID=robust
 	@"$(PY)" book/_ext/grid.py "$$GRID" $(grid_options)
 
 UV ?= uv
-LOCKS = book/requirements.lock book/cuda.lock book/grids/requirements.lock
+LOCKS = book/requirements.lock book/cuda.lock book/grids/requirements.lock book/teaching/requirements.lock
 lock: ## write the digests of every pinned version into the lock files, by uv: make lock UV=/path/to/uv
 	@for file in $(LOCKS); do { grep '^#' $$file; echo; sed -n 's/^\([^# ]*==[^ ]*\).*/\1/p' $$file | \
 	"$(UV)" pip compile - --no-deps --generate-hashes --no-annotate --no-header --quiet; } > $$file.new && \

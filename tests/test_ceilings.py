@@ -17,13 +17,14 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 CEILINGS = {  # lines of code, without docstrings, comments and blank lines
     ("nclib",): 23_610,
-    ("tests",): 23_690,
-    ("book/ncbook",): 9_220,
+    ("tests",): 23_700,
+    ("book/ncbook",): 5_360,
     ("book/baselines",): 3_450,
-    ("book/_ext", "book/bench", "book/probes"): 5_780,
+    ("book/_ext", "book/bench", "book/probes"): 5_970,
+    ("book/teaching",): 330,
     ("tools",): 1_210,
 }
-TREE = 26_860_000  # bytes of all tracked files
+TREE = 28_000_000  # bytes of all tracked files
 QUIET = {
     *(tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT),
     *(tokenize.ENCODING, tokenize.ENDMARKER),

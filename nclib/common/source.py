@@ -49,7 +49,7 @@ def own_code(parts: Iterable[Any]) -> str:
         one = getattr(part, "func", part)  # of functools.partial
         lines |= {f"{part.args} {part.keywords}"} if one is not part else set()
         one = one if hasattr(one, "__qualname__") else type(one)
-        for each in getattr(one, "__mro__", (one,)):
+        for each in getattr(one, "__mro__", (one, object))[:-1]:  # without object
             if each.__module__.split(".")[0] != _package(part) and _installed(each.__module__):
                 continue
             if version := vars(each).get("version"):
