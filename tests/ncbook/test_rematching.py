@@ -1,12 +1,9 @@
 """The probe on rematching: it counts partners in a batch, and scores L2RM's plans."""
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from ncbook import differences, measurement, named, recorded
-from ncbook.chapters import photographs
-from ncbook.chapters.photographs import photograph_runs, rate_rows
 
 import nclib
 from nclib import losses
@@ -120,42 +117,3 @@ def test_l2rm_does_not_beat_its_warm_up_loss_and_gce_beats_it_where_pairs_are_wr
     assert set(signs["L2RM"]["GCE"].drop(0.0, level="mrate")) == {"below"}
     assert set(signs["REPAIR"]["NCR"]) == {"level"}
     assert set(signs["REPAIR"]["GCE, averaged"].drop(0.0, level="mrate")) == {"below"}
-
-
-def test_scenes_at_their_full_size_stand_in_the_table_of_photographs() -> None:
-    table = rate_rows(photograph_runs(dataset="emoji"), "images", "full-scenes")
-    assert "scenes at their full size" in table.caption
-    assert {"plain (infonce)", "plain (infonce_rce)", "l2rm", "l2rm, dropped"} <= set(table.data.index)
-
-
-def test_parts_of_repair_and_mscn_are_compared_seed_by_seed(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = pd.DataFrame(
-        [
-            {"label": label, "seed": seed, "rsum": value, "device": "CPU"}
-            for label, values in {
-                "repair": (100.0, 110.0, 105.0), "repair, hard labels": (90.0, 101.0, 95.5),
-                "repair, wrong pairs dropped": (104.0, 108.0, 106.0), "mscn": (130.0,),
-                "mscn, pairs not divided": (95.0,),
-            }.items()
-            for seed, value in enumerate(values)
-        ]
-    )  # fmt: skip
-    monkeypatch.setattr(photographs, "part_runs", lambda rate: made)
-    monkeypatch.setattr(photographs, "devices", lambda runs: "CPU")
-    table = photographs.parts_table().data
-    assert table.index.tolist() == [label for label in photographs.PARTS if label in set(made["label"])]
-    assert table.loc["repair", "mean"] == "105.0 ± 5.0"
-    assert table.loc["mscn", "seed 1"] == ""
-    said = photographs.parts_said().split("\n")
-    assert said[0].endswith("dropped` minus `repair`: +1.0 ± 7.5 (3 seeds, 95 %), not told from zero.")
-    assert said[1] == "- `repair, hard labels` minus `repair`: -9.5 ± 1.2 (3 seeds, 95 %)."
-    assert said[2] == "- `mscn, pairs not divided` minus `mscn`: -35.0 with one seed."
-    assert len(said) == 3
-
-
-def test_recorded_parts_are_those_runs_alone() -> None:
-    runs = photographs.part_runs(0.6)
-    assert set(runs["label"]) == set(photographs.PARTS)
-    assert not runs.duplicated(["label", "seed"]).any()
-    assert set(runs.loc[runs["label"] == "mscn, pairs not divided", "option.threshold"]) == {0}
-    assert set(runs.loc[runs["label"] == "mscn", "option.threshold"]) == {0.5}

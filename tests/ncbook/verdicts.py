@@ -5,7 +5,7 @@
 
 Of each of the papers' claims the verdict and, by place, what its least favourable comparison measured; of the
 headlines of README and pages which methods stand above, level with and below the rows to beat, and the
-differences that *Photographs* prints.
+signs of the differences of three methods, judged as on *What holds*.
 """
 
 from __future__ import annotations
@@ -64,14 +64,19 @@ def _standings(runs: Any) -> dict[str, Any]:
 
 
 def _differences(dataset: str) -> dict[str, Any]:
-    from ncbook.chapters.photographs import differences, photograph_runs
+    from ncbook import differences, named, recorded
 
-    table = differences(photograph_runs(dataset=dataset, fair=True))
-    found = {}
-    for row in table.to_dict("records"):
-        values = _rounded([row["mean"], row["half"]])
-        found[f"{row['comparison']}, rate {row['mrate']:g}"] = [*values, row["n"], row["mark"]]
-    return found
+    where = {"dataset": dataset, "preset": "standard", "model": "bow", "protocol": "images"}
+    runs = named(recorded(**where, networks=[1, 2]))
+    return {
+        f"{ours} minus {row['label']}, rate {row['mrate']:g}": [
+            *_rounded([row["mean"]]),
+            row["n"],
+            row["sign"],
+        ]
+        for ours in ("L2RM", "GCE", "CRANK+")
+        for row in differences(runs, ours).to_dict("records")
+    }
 
 
 def _rounded(values: list[float]) -> list[float | None]:
