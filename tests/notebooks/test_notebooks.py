@@ -7,6 +7,8 @@ stored runs; here, every chapter trains, and some show the same from a store of 
 import json
 import os
 import re
+import sys
+import types
 import warnings
 from pathlib import Path
 
@@ -192,7 +194,11 @@ def test_the_store_has_what_a_chapter_would_train(name, monkeypatch):
         for key, source in cells.items()
         if key in BEFORE or key == "run" or re.match(r"change(-\w+)?$", key)
     ]
-    exec("\n".join(chosen), {})
+    # As in a kernel, whose cells are the source of the classes that they define.
+    chapter = types.ModuleType("chapter")
+    chapter.In = chosen
+    monkeypatch.setitem(sys.modules, "chapter", chapter)
+    exec("\n".join(chosen), vars(chapter))
 
 
 def test_other_parameters_than_the_stored_ones_are_refused(tmp_path, kernel):

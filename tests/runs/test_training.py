@@ -107,7 +107,9 @@ def test_every_method_trains_saves_and_loads_two_models(method, model, tmp_path)
         assert all(torch.isfinite(p).all() for p in network.parameters())
     test = opened.dataset.test
     assert pairs.metrics_of(opened.trainer.scores(test), test) == {
-        name: group for name, group in record.metrics.items() if name in ("test", "test_dsl", "single")
+        name: group
+        for name, group in record.metrics.items()
+        if name in ("test", "test_dsl", "single", "errors")
     }
 
 
