@@ -35,6 +35,7 @@ KEPT = (
     "LICENSE",
 )
 KEPT += ("plugin/notes/notes.js", "plugin/notes/notes.html")
+CHANGED = {"css/reveal.css": "css/reveal.css.upstream"}  # RISE has taken the page's height out of it
 PICTURE = re.compile(r"!\[([^\]]*)\]\((\w+)#([\w-]+)\)")
 PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>{title}</title>
@@ -105,7 +106,7 @@ def unpack(wheel: pathlib.Path, folder: pathlib.Path) -> None:
         for name in KEPT:
             target = folder / name
             target.parent.mkdir(parents=True, exist_ok=True)
-            content = packed.read(REVEAL + name)
+            content = packed.read(REVEAL + CHANGED.get(name, name))
             if name.endswith(".css"):  # the theme asks for web fonts; slides ask for nothing
                 content = re.sub(rb"@import url\([^)]*\);", b"", content)
             target.write_bytes(content)

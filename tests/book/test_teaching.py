@@ -124,11 +124,13 @@ def test_slides_hold_the_figures_of_executed_pages(tmp_path: Path) -> None:
 
 
 def test_reveal_comes_out_of_its_wheel_and_asks_for_nothing(tmp_path: Path) -> None:
-    from slides import KEPT, REVEAL, unpack
+    from slides import CHANGED, KEPT, REVEAL, unpack
 
     with zipfile.ZipFile(tmp_path / "rise.whl", "w") as packed:
         for name in KEPT:
-            packed.writestr(REVEAL + name, "@import url(https://fonts.example/x.css); a {}")
+            packed.writestr(
+                REVEAL + CHANGED.get(name, name), "@import url(https://fonts.example/x.css); a {}"
+            )
     unpack(tmp_path / "rise.whl", tmp_path / "reveal")
     assert {str(p.relative_to(tmp_path / "reveal")) for p in (tmp_path / "reveal").rglob("*.*")} >= {
         *KEPT[:5]
