@@ -4,10 +4,13 @@ import json
 import math
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from small import made as make
 
 from nclib.runs import append, table, tables
 from nclib.runs import record as records
+from nclib.runs.sense import check_sense
 
 
 def test_round_trip(tmp_path):
@@ -110,6 +113,25 @@ def test_a_record_that_makes_no_sense_is_refused_wherever_it_is_read(tmp_path, c
         records.Record.load(tmp_path / "bad.json")
     with pytest.warns(UserWarning, match=f"{said}.*left out"):
         assert table(tmp_path).empty
+
+
+@given(st.lists(st.integers(-200, 10_200), min_size=6, max_size=6), st.sampled_from([0.0, 0.0, 0.5, -2.0]))
+def test_recalls_are_sound_or_refused(recalls, off):
+    """Sound: within 0 and 100, growing with K in both directions, with rSum as their sum."""
+    recalls = [value / 100 for value in recalls]
+    content, ways = make().content(), (recalls[:3], recalls[3:])
+    test = dict(zip(records.RECALLS, recalls, strict=True)) | {"rsum": sum(recalls) + off}
+    content["metrics"]["test"] = test
+    sound = all(0 <= a <= b <= c <= 100 for a, b, c in ways) and not off
+    if sound:
+        check_sense(content, "r")
+    else:
+        with pytest.raises(ValueError, match="makes no sense"):
+            check_sense(content, "r")
+    content["metrics"]["test"] = dict(zip(records.RECALLS, sorted(recalls[:3]) * 2, strict=True))
+    content["metrics"]["test"]["rsum"] = 2 * sum(recalls[:3])
+    if min(recalls[:3]) >= 0 and max(recalls[:3]) <= 100:
+        check_sense(content, "r")
 
 
 def test_a_row_that_makes_no_sense_is_refused_although_its_digests_are_right(tmp_path):

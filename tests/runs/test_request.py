@@ -6,6 +6,8 @@ import dataclasses
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from small import QUIET, made
 
 import nclib
@@ -39,6 +41,17 @@ def test_a_record_answers_for_its_settings_data_code_and_numbers(monkeypatch):
     assert unlike(old) == [f"numerics {identity.NUMERICS - 1}, its numbers moved at {identity.NUMERICS}"]
     newer = recorded(environment={"numerics": identity.NUMERICS + 1})
     assert unlike(newer) == [f"numerics {identity.NUMERICS + 1}, this version knows {identity.NUMERICS}"]
+
+
+NUMBERS = sorted(k for k, v in FLAT.items() if type(v) in (int, float) and k not in identity.FREE)
+
+
+@given(st.sets(st.sampled_from(NUMBERS), max_size=4), st.sampled_from(["", "e"]), st.sampled_from(["", "1"]))
+def test_only_what_was_asked_for_answers(changed, data, code):
+    """Any settings that name a run, other data, other code of the user's: alone or together."""
+    record = recorded(data={"checksum": data or "d"}, environment={"own_code": code} if code else {})
+    said = unlike(record, **{name: FLAT[name] + 1 for name in changed})
+    assert set(said) == changed if changed else said == ([CODE_PART] if code else [DATA_PART] if data else [])
 
 
 @pytest.mark.parametrize("setting", [*identity.UNSAID])

@@ -6,10 +6,14 @@ import json
 import math
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from small import made as make
 
 import nclib
@@ -174,6 +178,25 @@ def test_an_edit_with_a_list_made_again_is_refused(table, old, new, is_bound):
     for read in (nclib.table, lambda t: nclib.table(t.parent), lambda t: append(t, [make("z", 3)])):
         with pytest.raises(ValueError, match=r"g\.csv.*(was changed|does not match its own digest)"):
             read(table)
+
+
+@given(st.floats(0, 1, exclude_max=True), st.sampled_from(b"0123456789,.abc"), st.booleans())
+def test_any_byte_of_a_table_counts(where, byte, listed):
+    """One byte is another one, also where the list was made again: refused, or the table says the same."""
+    with tempfile.TemporaryDirectory() as folder:
+        table = Path(folder) / "g.csv"
+        append(table, [make("a"), make("b", 1)])
+        bound, right = hashlib.sha256(table.read_bytes()).hexdigest(), nclib.table(table)
+        content = bytearray(table.read_bytes())
+        content[int(where * len(content))] = byte
+        table.write_bytes(bytes(content))
+        if listed:
+            listed_again(table, bound)
+        try:
+            found = nclib.table(table)
+        except ValueError:
+            return
+        pd.testing.assert_frame_equal(found, right)
 
 
 def test_curves_that_were_changed_are_refused(table):
