@@ -13,6 +13,7 @@ from torch import Tensor
 
 import nclib
 from nclib import losses, methods, ot
+from nclib.methods.base import METHODS
 
 
 @dataclass(frozen=True)
@@ -65,9 +66,12 @@ def bounded_loss(given: Mapping[str, Any], seed: int) -> list[Check]:
             "epochs": 4,
             "seed": seed,
         }
-        with tempfile.TemporaryDirectory() as out:
-            mine = nclib.run(f"my_loss_{seed}", progress=False, out=out, **small)
-            plain = nclib.run("plain", loss="infonce", tau=0.1, progress=False, out=out, **small)
+        try:
+            with tempfile.TemporaryDirectory() as out:
+                mine = nclib.run(f"my_loss_{seed}", progress=False, out=out, **small)
+                plain = nclib.run("plain", loss="infonce", tau=0.1, progress=False, out=out, **small)
+        finally:
+            METHODS.remove(f"my_loss_{seed}")
         return bool(mine.metrics["test"]["rsum"] > plain.metrics["test"]["rsum"])
 
     return [
