@@ -15,7 +15,6 @@ from ncbook.marks import marks_of
 
 LEVEL = 0.95
 LEAST = 3  # seeds of a difference with an interval: two estimate no deviation
-SIGNS = {"above": "ahead", "below": "behind", "open": "undecided"}  # what an interval says
 ROUNDING = 1e-10  # smaller differences between values are rounding errors
 
 
@@ -170,11 +169,6 @@ class Difference:
             return ""
         interval = [self.interval_text] if self.judged else []
         return " ".join([f"{self.mean:+.{self.digits}f}", *interval, f"({self.n})", *self.marks])
-
-
-def few_seeds(n: int) -> str:
-    """Say that a difference has too few seeds to be judged."""
-    return "one seed" if n == 1 else f"{n} seeds"
 
 
 def p_text(p: float) -> str:

@@ -7,7 +7,6 @@ chapter with ``source="recorded"`` then shows them without training.
 ``record.json``             the record of the run
 ``arrays.npz``              arrays that the run kept, as ``epoch/name``
 ``weights.safetensors``     weights of the selected epoch in 16 bits, where a figure needs the networks
-other ``.json`` files       what a chapter timed with the run, by :func:`timed`
 ``SHA256SUMS``              digests of all these files: they are of one moment, or none of them is read
 ==========================  ===========================================================================
 """
@@ -15,10 +14,8 @@ other ``.json`` files       what a chapter timed with the run, by :func:`timed`
 from __future__ import annotations
 
 import functools
-import json
 import os
-import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +24,6 @@ import numpy as np
 import torch
 
 import nclib
-from nclib.common.files import write_atomically
 from nclib.runs import LoadedRun, Record, checkpoint, epoch_arrays, experiment_of
 from nclib.runs.digests import LIST, NEXT, check_folder, settle, together
 from nclib.runs.identity import naming
@@ -93,8 +89,6 @@ def store(record: Record, folder: Path, keep: Keep) -> None:
         if keep.weights:
             best = checkpoint.load(Path(record.folder) / "checkpoint.safetensors")["best"]
             checkpoint.save(new / WEIGHTS, {"weights": halved(best["weights"])})
-        for path in Path(record.folder).glob("timed-*.json"):
-            shutil.copy(path, new / path.name)
 
 
 def halved(weights: Any) -> Any:
@@ -213,24 +207,6 @@ def opened(record: Record) -> LoadedRun:
     elif record.task == "pairs":
         loaded.trainer.networks = []  # untrained ones would draw wrong figures
     return loaded
-
-
-def timed(record: Record, name: str, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Return what ``measure`` finds on this machine, or what it found where a stored run was made.
-
-    The result, plain data, is written into the folder of the run.
-
-    Raises
-    ------
-    ValueError
-        As :func:`kept_arrays`.
-    """
-    file = f"timed-{name}.json"
-    if is_stored(record):
-        return json.loads((_checked(record) / file).read_text("utf8"))
-    found = measure()
-    write_atomically(Path(record.folder) / file, json.dumps(found, indent=1))
-    return found
 
 
 def log(record: Record) -> Iterator[str]:

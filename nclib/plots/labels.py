@@ -183,24 +183,6 @@ def retrieved_texts(
     return figure
 
 
-def retrieved_pictures(
-    split: CategorySplit, queries: Sequence[int], found: np.ndarray, names: Sequence[str]
-) -> Figure:
-    """Draw text queries with the pictures found for them; parameters as in :func:`retrieved_texts`."""
-    rows_, columns = found.shape
-    figure = _page(2.0 * columns, 2.75 * rows_)
-    for k, (query, rows) in enumerate(zip(queries, found, strict=True)):
-        bottom, height = 1 - (k + 1) / rows_, 1 / rows_
-        words = textwrap.fill(textwrap.shorten(split.text(query), 130, placeholder=" …"), 26 * columns)
-        words = f"{names[split.labels[query]]}: {words}"
-        figure.text(0.01, bottom + 0.98 * height, words, va="top", fontsize=8.5)
-        for j, row in enumerate(rows):
-            axis = figure.add_axes((j / columns, bottom + 0.02 * height, 0.97 / columns, 0.68 * height))
-            mark, colour = _verdict(split, row, query)
-            _show(axis, split, row, f"{mark} {names[split.labels[row]]}", color=colour)
-    return figure
-
-
 def _page(width: float, height: float) -> Figure:
     """Return an empty figure whose parts are placed by hand."""
     figure, axes = grid(1, 1, width, height, layout="none")

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from ncbook import demo
-from ncbook.demo import Keep, is_stored, kept_arrays, opened, store, stored_runs, timed, trained
+from ncbook.demo import Keep, is_stored, kept_arrays, opened, store, stored_runs, trained
 from ncbook.training import finished, recall_table
 
 import nclib
@@ -24,7 +24,6 @@ GIVEN |= {"batch_size": 20, "data_options": SIZES}
 READERS: dict[str, Callable[[nclib.Record], object]] = {
     demo.ARRAYS: kept_arrays,
     demo.WEIGHTS: opened,
-    "timed-steps.json": lambda record: timed(record, "steps", dict),
 }
 
 
@@ -33,7 +32,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[nclib.Record, Path]:
     """A run with two networks, and a store with it."""
     folder = tmp_path_factory.mktemp("demo")
     record = trained("ncr", "train", out=folder / "runs", progress=False, **GIVEN)
-    timed(record, "steps", lambda: {"ms": 1.5})
     store(record, folder / "demo/ncr/one", Keep(("loss",), last=("p_clean",), weights=True))
     return record, folder / "demo"
 
