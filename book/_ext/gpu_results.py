@@ -164,7 +164,7 @@ def lines_of(found: Found | None) -> list[str]:
     """Return the section as lines of Markdown: a table for each kind of part, and what failed."""
     if found is None:
         return [NOTHING]
-    from ncbook.chapters.costs import gpu_lines, part_commit
+    from ncbook.gpu import gpu_lines, part_commit
 
     parts, lines = found["parts"], gpu_lines(found)
     for start, title in TITLES.items():

@@ -73,7 +73,7 @@ from nclib.runs.machine import choose_device, device_name, environment, numbers_
 from nclib.runs.pair_trainer import PairTrainer
 
 try:
-    from ncbook.chapters.costs import timed_code
+    from ncbook.gpu import timed_code
 except (ImportError, OSError) as error:  # a checkout of some folders: a measurement does not need the book
     print(f"{error}: the file will not say which code was timed")
     timed_code = None  # type: ignore[assignment]

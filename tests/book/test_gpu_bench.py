@@ -15,7 +15,7 @@ import grid
 import grid_plan
 import pytest
 from bench import gpu, gpu_processes
-from ncbook.chapters import costs
+from ncbook import gpu as cards
 from ncbook.measurements import ROOT, measurement
 
 import nclib
@@ -141,9 +141,9 @@ def test_former_figures_stand_beside_those_of_the_same_parts(monkeypatch: pytest
     del found["parts"]["method/ncr sgr"]
     found["device"] |= {"name": "another card", "torch": "2.11.0"}
     for name, part in found["parts"].items():
-        part |= {"commit": "abcdef0123", "when": "2026-11-27", "timed": costs.timed_code(name)}
+        part |= {"commit": "abcdef0123", "when": "2026-11-27", "timed": cards.timed_code(name)}
     found["parts"]["step/saf tf32"]["timed"] = "other code"
-    lines = costs.gpu_lines(found)
+    lines = cards.gpu_lines(found)
     assert lines[0] == "Measured (after) on another card, torch 2.11.0, commit abcdef0123, 2026-11-27."
     assert "was not measured again: step/saf tf32." in lines[2]
     assert "| step of SAF, tf32 | ms | 26.6 | 14.6 | abcdef01 ‡ |" in lines
@@ -161,12 +161,12 @@ def test_a_part_knows_the_code_that_it_times(tmp_path: Path) -> None:
     root = tmp_path / "copy"
     shutil.copytree(ROOT / "nclib", root / "nclib")
     names = ["step/scan tf32", "step/sgr fp32", "score/imram", "method/ncr sgr", "launches", "agree/models"]
-    before = [costs.timed_code(name, root) for name in names]
-    assert before == [costs.timed_code(name) for name in names]
+    before = [cards.timed_code(name, root) for name in names]
+    assert before == [cards.timed_code(name) for name in names]
     with (root / "nclib/models/scan.py").open("a") as file:
         file.write("MORE = 1\n")
-    costs.timed_code.cache_clear()
-    after = [costs.timed_code(name, root) for name in names]
+    cards.timed_code.cache_clear()
+    after = [cards.timed_code(name, root) for name in names]
     other = [a != b for a, b in zip(after, before, strict=True)]
     assert other == [True, False, False, False, False, False]
     assert before[-1] is None  # whether devices agree is no speed
