@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import re
+import secrets
 import subprocess
 import sys
+import tempfile
 from html.parser import HTMLParser
 from pathlib import Path
 
 import nbformat
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from ncbook import cli, view, viewing
 
@@ -229,10 +234,65 @@ def test_a_strangers_notebook_reads_no_file_and_runs_nothing(hostile: Path, trus
     assert {script.get("nonce") for script in page.scripts if script not in theirs} == {nonce}
 
 
-@pytest.mark.parametrize("place", ["../secret.txt", "nclib/../../../../../../../../etc/hostname"])
-def test_a_listing_outside_the_book_is_refused(place: str) -> None:
-    with pytest.raises(ValueError, match="outside the book"):
-        viewing.plain(f"```{{literalinclude}} /{place}\n```")
+THEME = '<!DOCTYPE html><html><head><script>theme()</script></head><body><a onclick="menu(&quot;a&quot;)">'
+THEIRS = st.sampled_from(
+    [
+        *("<head>", "</head>", "<html>", "</body>", "<!--", "-->", "<p>words</p>", "<script", ">", '"', " "),
+        *(SCRIPT, '<script nonce="{other}">document.title = 1</script>', '<SCRIPT src="{inside}"></SCRIPT>'),
+        *("<!--end of notebook {other}-->", "<!--notebook {other}-->", '<i onload="document.title = 1">'),
+        *('<meta http-equiv="Content-Security-Policy" content="script-src *">', '<base href="{outside}">'),
+        *('<img src="{outside}">', '<img src="{up}">', '<a href="{link}">', '<link href="{sheet}">'),
+        *('<img src="{inside}?{up}#{up}">', "<style>p {{ background: url({up}) }}</style>", "{theme}"),
+    ]
+)
+
+
+@given(st.lists(THEIRS, max_size=12), st.text("0123456789abcdef", min_size=32, max_size=32))
+def test_no_page_of_a_stranger_runs_a_script_or_holds_a_file_from_elsewhere(theirs, other):
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder).resolve()
+        page, outside = root / "page", root / "secret.css"
+        page.mkdir()
+        outside.write_text(SECRET)
+        (page / "inside.js").write_text("inside()")
+        (page / "sheet.css").write_text("p { background: url(../secret.css), url('inside.js') }")
+        (page / "link.css").symlink_to(outside)
+        names = {"outside": outside, "up": "../secret.css", "link": "link.css", "sheet": "sheet.css"}
+        body = "".join(theirs).format(inside="inside.js", other=other, theme=THEME, **names)
+        secret = secrets.token_hex(16)
+        begin, end = f"<!--notebook {secret}-->", f"<!--end of notebook {secret}-->"
+        guarded = viewing.guarded(f"{THEME}{begin}{body}{end}<script>foot()</script>", secret)
+        text = viewing.whole(guarded, page)
+    assert text.index("Content-Security-Policy") < text.index("<script")
+    before, after = text.partition('&quot;)">')[0], text.rpartition("<script")[2]
+    assert [part.count(f'nonce="{secret}"') for part in (before, text, after)] == [1, 2, 1]
+    actions = re.findall(r"'sha256-([^']*)'", before)
+    assert actions == [base64.b64encode(hashlib.sha256(b'menu("a")').digest()).decode()]
+    assert "unsafe-inline" not in before.partition("script-src")[2].partition('"')[0]
+    assert SECRET not in decoded(text)
+
+
+def decoded(text: str) -> str:
+    """Return a text with what stands in its addresses of data, and in those that they hold."""
+    held = [base64.b64decode(part).decode() for part in re.findall(r"data:[^;]*;base64,([\w+/=]*)", text)]
+    return text + "".join(map(decoded, held))
+
+
+@given(
+    st.sampled_from(["", "./", "nclib/../", "book/static/../../", "/"]),
+    st.integers(0, 12),
+    st.sampled_from(["etc/hostname", "nclib/methods/l2rm.py", "README.md", "proc/self/environ", "nclib"]),
+)
+def test_a_listing_shows_a_file_of_the_book_or_nothing(start, up, file):
+    given = f"{start}{'../' * up}{file}"
+    path = (ROOT / given).resolve()
+    try:
+        text = viewing.plain(f"```{{literalinclude}} /{given}\n```")
+    except (ValueError, OSError):
+        assert not (path.is_relative_to(ROOT) and path.is_file())
+        return
+    assert path.is_relative_to(ROOT)
+    assert text.startswith(f"```python\n{path.read_text('utf8').rstrip()}\n```")
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,9 @@ import csv
 import hashlib
 import json
 import math
-import subprocess
-import sys
+import os
 import tempfile
+import time
 from pathlib import Path
 
 import numpy as np
@@ -220,23 +220,39 @@ def test_a_reader_that_outlives_a_replacement_keeps_the_old_row(table):
     assert store.rows(table)[1].record().curves == curves
 
 
-WRITER = """
-import sys
-sys.path.insert(0, sys.argv[1])
-from small import made
-from nclib.runs import append
-for i in range(6):
-    seed = 100 * int(sys.argv[3]) + i
-    append(sys.argv[2], [made(f"run-{seed}", seed)])
-"""
+@given(st.data())
+def test_two_writers_and_a_reader_of_one_table_lose_nothing(data):
+    """Each writer adds runs of its own and runs that both have, and pauses between its steps on the disk."""
+    batches = st.lists(st.lists(st.integers(0, 9), max_size=3), min_size=1, max_size=4)
+    pauses = st.lists(st.sampled_from([0, 1e-4, 3e-3]), max_size=9)
+    work = data.draw(st.lists(st.tuples(batches, pauses), min_size=2, max_size=2))
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "t.csv")
+        running, status = {writer(path, *one) for one in work}, 0
+        while running:
+            for row in store.rows(path) if path.exists() else ():
+                seed = row.settings["seed"]
+                assert same(row.record().content(), make(f"run-{seed}", seed).content())
+            child, ended = os.waitpid(-1, os.WNOHANG)
+            running -= {child}
+            status |= ended
+        assert status == 0
+        seeds = {seed for one, _ in work for batch in one for seed in batch}
+        assert {row.settings["seed"] for row in (store.rows(path) if path.exists() else ())} == seeds
 
 
-@pytest.mark.slow
-def test_two_writers_of_one_table_lose_nothing(tmp_path):
-    words = [sys.executable, "-c", WRITER, str(Path(__file__).parent), str(tmp_path / "t.csv")]
-    both = [subprocess.Popen([*words, str(who)]) for who in (1, 2)]
-    assert [one.wait() for one in both] == [0, 0]
-    assert len(nclib.table(tmp_path)) == 12
+def writer(path, batches, pauses):
+    """Start a process that adds batches of records to a table; return its number."""
+    if child := os.fork():
+        return child
+    waits, replace, status = iter(pauses), os.replace, 1
+    try:
+        os.replace = lambda *names: (time.sleep(next(waits, 0)), replace(*names))
+        for batch in batches:
+            append(path, [make(f"run-{seed}", seed) for seed in batch])
+        status = 0
+    finally:
+        os._exit(status)
 
 
 # -- the book's tables ----------------------------------------------------------------------------------
