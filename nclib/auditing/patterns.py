@@ -66,32 +66,28 @@ def distances(image_of: Array, nearest: Array, suspect: NDArray[np.bool_]) -> li
     return by[often][np.argsort(-count[often], kind="stable")][:FAR].tolist()
 
 
-def runs(better: NDArray[np.bool_], informative: NDArray[np.bool_]) -> list[tuple[int, int, float]]:
-    """Return runs (start, stop, log odds) of rows in which a shift explains the scores.
+def runs(better: NDArray[np.bool_]) -> list[tuple[int, int, float]]:
+    """Return runs (start, stop, log odds) of signs in which a shift explains the scores.
 
     Parameters
     ----------
-    better : ndarray of bool, (M,)
-        Whether a caption fits the shifted picture better than the given one.
-    informative : ndarray of bool, (M,)
-        False where both are the same picture.
+    better : ndarray of bool, (V,)
+        Whether captions fit the shifted picture better than the given one, in the order of the file.
     """
     # Page's cumulative sum of signs. In the whole file a part q of the signs is "better": neighbouring rows
     # of a catalogue are alike, wrong pairs toss a coin. In a run that is shifted back it is 1 - q: a right
     # caption beside the picture of another row. Restarts at every new minimum: an excursion above the
     # threshold is a run, from its start to its peak.
-    q = float(np.clip(better[informative].mean(), LEAST, 0.5)) if informative.any() else 0.5
+    q = float(np.clip(better.mean(), LEAST, 0.5))
     gain = np.log((1 - q) / q)
-    odds = np.where(informative, np.where(better, gain, -gain), 0.0)
-    total = np.concatenate([[0.0], np.cumsum(odds)])
-    least = np.minimum.accumulate(total)
-    height = total - least
+    total = np.concatenate([[0.0], np.cumsum(np.where(better, gain, -gain))])
+    height = total - np.minimum.accumulate(total)
     excursion = np.cumsum(height == 0)
     found = []
     for one in np.unique(excursion[height >= np.log(len(better)) + SURE]):
         start, stop = np.searchsorted(excursion, [one, one + 1])
         peak = int(start + np.argmax(height[start:stop]))
-        if informative[start:peak].sum() >= SHORTEST:
+        if peak - start >= SHORTEST:
             found.append((int(start), peak, float(height[peak])))
     return found
 
@@ -121,10 +117,14 @@ def find_patterns(
     far = distances(pairs.image_of, neighbours.pictures[:, :NEAREST], pairs.usable & (p_wrong >= SUSPECT))
     for by, unit, images in shifted(pairs.n_images, pairs.image_of, far):
         rows = np.flatnonzero((images >= 0) & (images != pairs.image_of) & pairs.usable)
-        better, informative = np.zeros((2, len(pairs)), bool)
-        better[rows] = cosine(pairs, neighbours, rows, images[rows]) > fit[rows]
-        informative[rows] = True
-        options += [(odds, start, stop, by, unit) for start, stop, odds in runs(better, informative)]
+        if not len(rows):
+            continue
+        gain = cosine(pairs, neighbours, rows, images[rows]) - fit[rows]
+        # Captions of one picture that follow each other are one sign: they err together.
+        first = np.flatnonzero(np.diff([pairs.image_of[rows], images[rows]], prepend=-1).any(0))
+        last = rows[np.append(first[1:], len(rows)) - 1]
+        found_runs = runs(np.add.reduceat(gain, first) > 0)
+        options += [(odds, rows[first[a]], last[b - 1] + 1, by, unit) for a, b, odds in found_runs]
     for _, start, stop, by, unit in sorted(options, reverse=True):
         if not taken[start:stop].any():
             taken[start:stop] = True

@@ -190,6 +190,23 @@ def test_a_catalogue_in_order_has_no_runs():
         assert not audit.belief.shifted.any()
 
 
+def test_five_captions_of_a_picture_are_one_sign_of_order():
+    for seed in range(3):
+        images, captions, true, texts, rng = right(seed, n=2000, per=5)
+        like = np.arange(0, 395, 5)  # pictures like the next, whose shared error fits five captions there
+        error = 0.9 * rng.normal(size=(len(like), D)).astype(np.float32)
+        images[like + 1] = images[like] + error
+        captions.reshape(400, 5, D)[like] += error[:, None] * rng.uniform(0, 1.2, (len(like), 1, 1))
+        assert not audited(images, captions.astype(np.float32), true, texts).belief.shifted.any()
+        images, captions, true, texts, _ = right(seed, n=2000, per=5)
+        moved = true.copy()
+        moved[500:800] = true[500:800] + 1
+        shifted = audited(images, captions, moved, texts).belief.shifted
+        assert shifted[500:800].mean() > 0.9
+        assert not shifted[:480].any()
+        assert not shifted[820:].any()
+
+
 def test_the_blind_spot_is_measured_and_called_a_lower_bound():
     rng, image_of, texts = np.random.default_rng(0), np.arange(N), [f"number {i}" for i in range(N)]
     images = rng.normal(size=(N, D)).astype(np.float32)
