@@ -401,11 +401,12 @@ class Experiment(ABC, Generic[T, D, N]):
         flat, curves, best = settings.flat(), trainer.history, trainer.best["epoch"]
         validated = {k[4:]: v for k, v in curves[best - 1].items() if k.startswith("val_")}
         facts = ("protocol", "scope", "rate", "seed", "true_rate", "checksum")
-        dataset = loaded.dataset
+        dataset, content = loaded.dataset, content_of(loaded.dataset)
+        bits = {"content": content} if content != dataset.checksum else {}  # of files rounded elsewhere
         record = Record(
             name=trainer.folder.name,
             settings={k: v for k, v in flat.items() if k != "out"},  # a place on one machine
-            data={"name": dataset.name, "checksum": dataset.checksum, **self.data_facts(loaded)},
+            data={"name": dataset.name, "checksum": dataset.checksum} | bits | self.data_facts(loaded),
             noise={k: getattr(noise, k) for k in facts if hasattr(noise, k)}
             | {"of": of, "moved": moved, "description": noise.describe()},
             metrics={"val": validated, **metrics},

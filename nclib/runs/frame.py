@@ -80,7 +80,7 @@ def row(one: Stored) -> dict[str, Any]:
         **_named("option", settings.get("method_options")),
         **_named("model", one.naming.get("model_options")),  # without places on a machine
         **_named("data", one.naming.get("data_options")),
-        **{k if k not in ("name", "checksum") else f"data.{k}": v for k, v in content["data"].items()},
+        **{f"data.{k}" if k in ("name", "checksum", "content") else k: v for k, v in content["data"].items()},
         **groups.pop("test"),
         **{k: v for name, group in groups.items() for k, v in _named(name, group).items()},
         **content["diagnostics"],

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+import nclib
 from nclib.common.row_writer import RowSource
 from nclib.data import flickr8k, load
 from nclib.data.prepare import Plan, write_splits
@@ -45,6 +46,15 @@ def test_shape_and_checksum(prepared, monkeypatch):
     assert load("f8k", root=prepared).checksum == recorded
     write(prepared, content="other captions")
     assert load("f8k", root=prepared).checksum != recorded
+
+
+def test_a_record_states_the_bits_of_its_features(prepared):
+    """Features that were rounded elsewhere have the same checksum, and other numbers come of them."""
+    data = {"dataset": "f8k", "model": "bow", "data_options": {"root": str(prepared)}}
+    how = {"batch_size": 16, "epochs": 1, "warmup_epochs": 0, "out": prepared / "runs", "progress": False}
+    record = nclib.run("plain", **data, **how)
+    assert record.data["content"] == load("f8k", root=prepared).details["content"] != record.data["checksum"]
+    assert list(nclib.table(prepared / "runs")["data.content"]) == [record.data["content"]]
 
 
 def test_changed_or_unfinished_files_are_refused(prepared):
