@@ -32,13 +32,12 @@ from nclib.models.omit_matching import (
     attention,
     attention_scores,
     compare,
-    mass_of_dustbin,
     mean_scale,
     pooled,
 )
 from nclib.models.omit_text import SHORTEST, TEXTS, augment, text_encoder
 from nclib.models.pretrained import start_from
-from nclib.models.region_words import TEXT_RATE, PictureMatcher, text_options
+from nclib.models.region_words import TextMatcher
 from nclib.models.registry import register
 from nclib.models.vse_inf import ResidualRegionEncoder
 from nclib.ot.small import LOOPS, transport_plans, transport_scores
@@ -67,19 +66,11 @@ GROUP_WORDS, SLAB_ENTRIES = 1024, 1 << 20
 """Words of captions, and cosines, that are scored at a time without gradients."""
 
 
-def _identity(feature_dim: int, embed_dim: int) -> nn.Module:
-    if feature_dim != embed_dim:
-        raise ValueError(
-            f"image_encoder='identity' needs embed_dim = feature_dim, got {embed_dim} and {feature_dim}"
-        )
-    return nn.Identity()
-
-
-IMAGE_ENCODERS = {"mlp": ResidualRegionEncoder, "linear": xavier_linear, "identity": _identity}
+IMAGE_ENCODERS = {"mlp": ResidualRegionEncoder, "linear": xavier_linear}
 
 
 @register("omit", summary="optimal partial transport of regions to words", paper="arXiv 2603.14349")
-class OMIT(PictureMatcher):
+class OMIT(TextMatcher):
     """Optimal partial transport between regions and words, or one of its comparisons.
 
     In training a random part of the regions is left out, and words of captions are masked, replaced and
@@ -100,17 +91,14 @@ class OMIT(PictureMatcher):
     sinkhorn : {"released", "log"}
         The loop of the official code, which adds 1e-6 to every sum and thereby drops regions far from all
         words, or exact scaling. Scores differ by up to 0.1 at the paper's lambda: do not mix them.
-    dustbin_mass : float or str
-        ``"uniform"``: a dustbin weighs as much as a uniform fragment, 1 / (K + 1) and 1 / (L + 1) (the paper
-        gives no masses); ``"half"``: 1/2 each; a number m: m / (1 + m) each.
     tau, attention_tau : float
         Temperatures of ``marginals="intra"`` and ``"inter"`` (1 in the paper) and of cross attention (0.1).
     features, mask_ratio : {"region", "grid"}, float
         Kind of the fragments, ``"grid"`` for pictures; decides the share left out in training, 0.4 or 0.2.
         Another share, in [0, 1).
-    image_encoder : {"mlp", "linear", "identity"}
-        Linear map plus a two-layer network (the paper's), linear map, or the features as they are. On CLIP's
-        patches a linear map of CLIP's own width starts from CLIP's projection.
+    image_encoder : {"mlp", "linear"}
+        Linear map plus a two-layer network (the paper's), or a linear map; on CLIP's patches one of CLIP's own
+        width starts from CLIP's projection.
     image_global : {"mean", "first"}
         An image's global vector: the mean of its fragments, or its first fragment (the class token of a
         vision transformer), which is then left out of the local ones.
@@ -118,19 +106,12 @@ class OMIT(PictureMatcher):
         Text encoder: a bidirectional GRU, whose captions have the mean of their words as global vector; a
         pretrained BERT, whose first token is the global vector and not a word; or CLIP's text tower, whose
         global vector is the end of the text and whose words are the tokens between start and end.
-    text_folder, text_words : str
-        For ``text="bert"`` and ``"clip"``: the pretrained model, and the data's vocabulary file; see
-        :class:`nclib.models.pretrained.PretrainedText`.
-    text_rate : float
-        With ``finetune``: what multiplies the learning rate of the transformer.
     augment_captions : bool
         Change captions at random in training.
-    word_vectors : str, optional
-        For ``text="bigru"``: ``.npy`` file (vocab_size, word_dim) with initial word embeddings, rows of NaN
-        where unknown.
     **common
-        Sizes, and what pictures are read by; see :class:`~nclib.models.region_words.PictureMatcher`.
-        Fragments are detector regions or the cells of a feature grid, as given, or made of pictures.
+        Sizes, and what reads captions and pictures; see :class:`~nclib.models.region_words.TextMatcher` and
+        :class:`~nclib.models.region_words.PictureMatcher`. Fragments are detector regions or the cells of a
+        feature grid, as given, or made of pictures.
 
     Notes
     -----
@@ -157,19 +138,13 @@ class OMIT(PictureMatcher):
     lam: float = option(0.02, above=0)
     iterations: int = option(3, low=1)
     sinkhorn: str = option("released", choices=LOOPS)
-    dustbin_mass: float | str = option("uniform", kind=object)
     tau: float = option(1.0, above=0)
     attention_tau: float = option(ATTENTION_TAU, above=0)
     features: str = option("region", choices=MASK_RATIO)
     mask_ratio: float = option(None, kind=float, low=0, below=1)
     image_encoder: str = option("mlp", choices=IMAGE_ENCODERS)
     image_global: str = option("mean", choices=("mean", "first"))
-    text: str = option("bigru", choices=TEXTS)
-    text_folder: str = option("", file=True)
-    text_words: str = option("", file=True)
-    text_rate: float = option(TEXT_RATE, above=0)
     augment_captions: bool = option(True)
-    word_vectors: str = option(None, kind=str, file=True)
 
     # Section 4.1: one epoch on all violations, then hardest negatives; ten epochs at the first rate in all.
     settings: ClassVar = {"quick": {"margin": 0.05}, "f30k": PUBLISHED, "coco": PUBLISHED}
@@ -178,7 +153,6 @@ class OMIT(PictureMatcher):
     def __init__(self, **common: Any) -> None:
         super().__init__(**common)
         matching, kind, width = self.matching, MATCHINGS[self.matching], self.embed_dim
-        self.local_mass = mass_of_dustbin(self.dustbin_mass)
         if self.mask_ratio is None:
             self.mask_ratio = MASK_RATIO[self.features if self.image == "regions" else "grid"]
         self.captions_are = TEXTS[self.text]
@@ -191,8 +165,8 @@ class OMIT(PictureMatcher):
         attending = [name for name, kind in MATCHINGS.items() if kind.family == "attention"]
         used_with("attention_tau", self.attention_tau, "matching", matching, *attending, usual=ATTENTION_TAU)
         sizes = (self.vocab_size, width, self.word_dim)
-        vectors = self.word_vectors or ""
-        self.text_encoder = text_encoder(self.text, *sizes, word_vectors=vectors, **text_options(self))
+        vectors = self.word_vectors
+        self.text_encoder = text_encoder(self.text, *sizes, word_vectors=vectors, **self.text_options)
         self.score_range = (-2 * (1 + np.e**2) ** 0.5, 0.0) if matching == "pem" else (-1.0, 1.0)
         if matching == "pem":
             self.image_pool, self.text_pool = FragmentAttention(width), FragmentAttention(width)
@@ -210,7 +184,7 @@ class OMIT(PictureMatcher):
     def encode_images(self, images: Tensor) -> OMITImages:
         """Encode fragments (B, K, feature_dim) as unit vectors (B, K, D) with a unit global vector (B, D)."""
         images = self.cells(images)
-        lead = int(self.image_global == "first")
+        lead = int(self.class_token)
         if images.shape[1] <= lead:
             raise ValueError("images have one fragment, but image_global='first' takes it as the global one")
         if self.training and self.mask_ratio:
@@ -379,7 +353,7 @@ class OMIT(PictureMatcher):
         """Cosines (B, n, m, C) and marginals of the transport, dustbins first if there are any."""
         p, q = MARGINALS[self.marginals](image, caption, self.tau)
         if MATCHINGS[self.matching].dustbin:
-            p, q = add_dustbins(p, q, caption["mask"], self.local_mass)
+            p, q = add_dustbins(p, q, caption["mask"])
         return compare(image, caption), p, q
 
     def _compare_vectors(self, images: ImageEncoding, captions: CaptionEncoding) -> Tensor:

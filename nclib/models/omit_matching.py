@@ -162,24 +162,22 @@ MARGINALS: dict[str, Callable[[Side, Side, float], tuple[Tensor, Tensor]]] = {
 }
 
 
-def add_dustbins(p: Tensor, q: Tensor, mask: Tensor, mass: float | None) -> tuple[Tensor, Tensor]:
+def add_dustbins(p: Tensor, q: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     """Put a dustbin before the weights of either side; the others give way in proportion.
+
+    A dustbin weighs as much as a uniform fragment, 1 / (K + 1) and 1 / (L + 1): the paper gives no masses.
 
     Parameters
     ----------
     p, q, mask : Tensor, (B or 1, K, C or 1), (B or 1, W, C) and (C, W)
         Marginals, with sums of 1 over dimension 1; 1 at words.
-    mass : float, optional
-        m gives a dustbin m / (1 + m). None: as much as a uniform fragment, 1 / (K + 1) and 1 / (L + 1).
 
     Returns
     -------
     p : Tensor, (B or 1, K + 1, C or 1)
     q : Tensor, (B or 1, W + 1, C)
     """
-    words = mask.sum(1)  # (C,)
-    share_p = 1 / (p.shape[1] + 1) if mass is None else mass / (1 + mass)
-    share_q = 1 / (words + 1) if mass is None else torch.full_like(words, mass / (1 + mass))
+    share_p, share_q = 1 / (p.shape[1] + 1), 1 / (mask.sum(1) + 1)  # a number, (C,)
     first_p = torch.full_like(p[:, :1], share_p)
     first_q = share_q.expand_as(q[:, :1])
     return torch.cat([first_p, p * (1 - share_p)], 1), torch.cat([first_q, q * (1 - share_q)], 1)
@@ -287,13 +285,3 @@ def pooled(pool: FragmentAttention, x: Tensor, mask: Tensor | None = None) -> Te
     """
     share = pool.logits(x, mask).squeeze(-1).softmax(1)  # (B, n)
     return (share[..., None] * x).sum(1)
-
-
-def mass_of_dustbin(value: float | str) -> float | None:
-    """Return the mass of a dustbin beside local mass 1; None where it depends on the number of fragments."""
-    if value == "uniform":
-        return None
-    mass = 1.0 if value == "half" else value
-    if isinstance(mass, bool) or not isinstance(mass, int | float) or not mass > 0:
-        raise ValueError(f"dustbin_mass must be 'uniform', 'half' or a positive number, got {value!r}")
-    return float(mass)

@@ -101,13 +101,11 @@ class PictureMatcher(Matcher):
         return cells
 
 
-class RegionWordMatcher(PictureMatcher):
-    """A model on region features and words, encoded in one common space.
+class TextMatcher(PictureMatcher):
+    """A model whose captions go through a BiGRU from scratch or a pretrained text encoder.
 
     Parameters
     ----------
-    dropout : float
-        Dropout on the word embeddings of the BiGRU while training.
     text : {"bigru", "bert", "clip"}
         Text encoder: a BiGRU from scratch, or the BERT or CLIP model in ``text_folder``.
     text_folder, text_words : str
@@ -122,13 +120,17 @@ class RegionWordMatcher(PictureMatcher):
     **common
         Of :class:`PictureMatcher`.
 
+    Attributes
+    ----------
+    text_options : dict
+        Options of :class:`~nclib.models.pretrained.PretrainedText`.
+
     Raises
     ------
     ValueError
         For a size or choice that is not allowed, or a path that is missing or has no effect.
     """
 
-    dropout: float = option(0.0, low=0, high=1)
     text: str = option("bigru", choices=("bigru", "bert", "clip"))
     text_folder: str = option("", file=True)
     text_words: str = option("", file=True)
@@ -137,7 +139,35 @@ class RegionWordMatcher(PictureMatcher):
 
     def __init__(self, **common: Any) -> None:
         super().__init__(**common)
-        self.text_options = text_options(self)
+        kinds = ("text", self.text, "bert", "clip")
+        used_with("text_folder", self.text_folder, *kinds, needed=True)
+        used_with("text_words", self.text_words, *kinds)
+        used_with("text_rate", self.text_rate, *kinds, usual=TEXT_RATE)
+        used_with("word_vectors", self.word_vectors, "text", self.text, "bigru")
+        self.text_options = {
+            "folder": self.text_folder,
+            "words_file": self.text_words,
+            "finetune": self.finetune,
+            "rate": self.text_rate,
+            "held_epochs": self.held_epochs if self.text == "clip" else 0,
+        }
+
+
+class RegionWordMatcher(TextMatcher):
+    """A model on region features and words, encoded in one common space.
+
+    Parameters
+    ----------
+    dropout : float
+        Dropout on the word embeddings of the BiGRU while training.
+    **common
+        Of :class:`TextMatcher` and :class:`PictureMatcher`.
+    """
+
+    dropout: float = option(0.0, low=0, high=1)
+
+    def __init__(self, **common: Any) -> None:
+        super().__init__(**common)
         self.image_encoder: Any = self.region_encoder(self.cell_dim)
         self.text_encoder: Any = self.word_encoder()
 
@@ -173,22 +203,6 @@ class RegionWordMatcher(PictureMatcher):
         """Encode captions as unit words (C, W, D) and sentence vectors (C, D)."""
         words, last = self.encode_words(tokens)
         return CaptionEncoding(last, tokens.lengths, words)
-
-
-def text_options(model: Any) -> dict[str, Any]:
-    """Check a model's options of text; return those of :class:`~nclib.models.pretrained.PretrainedText`."""
-    kinds = ("text", model.text, "bert", "clip")
-    used_with("text_folder", model.text_folder, *kinds, needed=True)
-    used_with("text_words", model.text_words, *kinds)
-    used_with("text_rate", model.text_rate, *kinds, usual=TEXT_RATE)
-    used_with("word_vectors", model.word_vectors or "", "text", model.text, "bigru")
-    return {
-        "folder": model.text_folder,
-        "words_file": model.text_words,
-        "finetune": model.finetune,
-        "rate": model.text_rate,
-        "held_epochs": model.held_epochs if model.text == "clip" else 0,
-    }
 
 
 class DualEncoder(Matcher):

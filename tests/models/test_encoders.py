@@ -98,7 +98,7 @@ def test_region_slots_are_fixed(name):
 
 
 def test_options_include_those_of_the_bases():
-    assert list(rules(options("sgr")))[-3:] == ["word_vectors", "temperature", "steps"]
+    assert list(rules(options("sgr")))[-3:] == ["dropout", "temperature", "steps"]
     assert options("sgraf").catalogue()["temperature"] == "9.0"
     assert options("scan").catalogue()["direction"] == "'t2i'"
     assert {"text_folder", "image_folder", "embed_dim"} <= set(rules(options("vse_inf")))
