@@ -12,8 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nclib.models.base import CaptionEncoding, ImageEncoding, fragments
-from nclib.models.encoders import EPS, word_mask
+from nclib.models.encoders import EPS
 
 LEAK = 0.1
 """Slope of the LeakyReLU on raw attention scores (the paper clips at zero, the official code leaks)."""
@@ -64,30 +63,6 @@ def attention(
     if source_mask is not None:
         logits = logits.masked_fill(source_mask[:, :, None, None] == 0, -math.inf)
     return torch.softmax(logits, dim=1)
-
-
-def word_attention(images: ImageEncoding, captions: CaptionEncoding, temperature: float = 9.0) -> Tensor:
-    """Where the words of every caption look in every image: what SCAN (t2i), IMRAM, SGR and SAF attend to.
-
-    Parameters
-    ----------
-    images, captions, temperature : ImageEncoding, CaptionEncoding, float
-        With the model's own ``temperature``.
-
-    Returns
-    -------
-    Tensor, (B, C, W, R)
-        Shares of the regions for each word; sum to one over regions, zero at padding.
-
-    Raises
-    ------
-    ValueError
-        If the encodings hold global vectors only.
-    """
-    regions, words = fragments(images, captions)
-    mask = word_mask(captions.lengths, words.shape[1], words)
-    share = attention(raw_scores(regions, words), mask, None, temperature)  # (B, R, C, W)
-    return share.permute(0, 2, 3, 1) * mask[..., None]
 
 
 def context_cosine(share: Tensor, raw: Tensor, gram: Tensor, query_norm: Tensor) -> Tensor:

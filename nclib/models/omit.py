@@ -97,8 +97,8 @@ class OMIT(TextMatcher):
         Kind of the fragments, ``"grid"`` for pictures; decides the share left out in training, 0.4 or 0.2.
         Another share, in [0, 1).
     image_encoder : {"mlp", "linear"}
-        Linear map plus a two-layer network (the paper's), or a linear map; on CLIP's patches one of CLIP's own
-        width starts from CLIP's projection.
+        Linear map plus a two-layer network (the paper's), or a linear map; on CLIP's patches one of CLIP's
+        own width starts from CLIP's projection.
     image_global : {"mean", "first"}
         An image's global vector: the mean of its fragments, or its first fragment (the class token of a
         vision transformer), which is then left out of the local ones.

@@ -10,7 +10,7 @@ from toy import assert_agree, fill, regions, words
 from nclib.common.tokens import Tokens
 from nclib.models import CaptionEncoding, ImageEncoding, build, grouping, region_words
 from nclib.models import imram as imram_file
-from nclib.models.cross import attention, context_cosine, raw_scores, word_attention
+from nclib.models.cross import attention, context_cosine, raw_scores
 
 SIZES = {"feature_dim": 6, "vocab_size": 20, "n_regions": 4, "embed_dim": 5, "word_dim": 3}
 
@@ -44,26 +44,6 @@ def scan(direction, pooling, **options):
 )
 def test_worked_scores_of_scan(direction, pooling, wanted):
     close(toy_scores(scan(direction, pooling)), wanted)
-
-
-def test_maps_are_the_attention_of_one_pair_at_a_time():
-    padded, lengths = words()
-    images = ImageEncoding(regions().mean(1), regions())
-    captions = CaptionEncoding(padded.mean(1), lengths, padded)
-    maps = word_attention(images, captions, 9.0)
-    assert maps.shape == (2, 2, 3, 3)
-    close(
-        maps[0, 1],
-        [
-            [0.0667492, 0.000166352, 0.933084],
-            [0.673764, 0.325394, 0.000841641],
-            [0.0124535, 0.963509, 0.0240373],
-        ],
-    )
-    close(maps[1, 0, :2].sum(-1), [1.0, 1.0])
-    assert bool((maps[:, 0, 2] == 0).all())
-    with pytest.raises(ValueError, match="regions or words are missing"):
-        word_attention(ImageEncoding(regions().mean(1)), captions)
 
 
 def imram(branch, normalise):
