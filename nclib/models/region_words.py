@@ -144,7 +144,7 @@ class TextMatcher(PictureMatcher):
         used_with("text_words", self.text_words, *kinds)
         used_with("text_rate", self.text_rate, *kinds, usual=TEXT_RATE)
         used_with("word_vectors", self.word_vectors, "text", self.text, "bigru")
-        self.text_options = {
+        self.text_options: dict[str, Any] = {
             "folder": self.text_folder,
             "words_file": self.text_words,
             "finetune": self.finetune,
