@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+import nclib
 from nclib import losses
 from nclib.methods import METHODS, Truth
 
@@ -123,3 +124,16 @@ def test_score_and_fit_of_given_captions(probe):
     assert found["rank_correlation"] == pytest.approx(-1)  # pair 3 is matched
     assert found["score_not"] == pytest.approx(0.9)
     assert found["score_partly"] == pytest.approx(0.4)
+
+
+def test_averages_of_the_closed_form_and_networks(probe, tmp_path):
+    """The parts are those of an averaged pair, and half of each counts."""
+    case = {"dataset": "planted", "model": "bow", "protocol": "images", "mrate": 0.4, "seed": 3}
+    how = {"epochs": 1, "warmup_epochs": 0, "data_options": {"n_train": 60, "n_val": 20, "n_test": 20}}
+    run = probe("probe_common").run_in({**case, **how}, "", str(tmp_path), {})
+    found = probe("linear_average").average(run, case)
+    pair = nclib.run("plain", loss="gce", networks=2, **case, **how, out=tmp_path, progress=False)
+    assert found["test.pair"] == pytest.approx(pair.metrics["test"]["rsum"])
+    assert found["test.one"] != found["test.other"]
+    S = torch.tensor([[3.0, 1.0], [1.0, 3.0]])
+    assert probe("linear_average").standardised(S).std() == 1
