@@ -1,6 +1,6 @@
 """The closed form and trained networks, averaged: ``linear`` beside GCE with one network and with two.
 
-    python book/probes/linear_average.py average --dataset f8k --root /data --rates 0.6 0.4   # 3 minutes a row
+    python book/probes/linear_average.py average --dataset f8k --root /data --rates 0.6  # 3 minutes a row
 
 The similarities of each part, all those of a split standardised together, are averaged half and half; the
 weight is fixed beforehand. The two networks are those of ``networks=2``: same noise, seeds s and 1000 + s.

@@ -129,7 +129,7 @@ def test_score_and_fit_of_given_captions(probe):
 def test_averages_of_the_closed_form_and_networks(probe, tmp_path):
     """The parts are those of an averaged pair, and half of each counts."""
     case = {"dataset": "planted", "model": "bow", "protocol": "images", "mrate": 0.4, "seed": 3}
-    how = {"epochs": 1, "warmup_epochs": 0, "data_options": {"n_train": 60, "n_val": 20, "n_test": 20}}
+    how = {"data_options": {"n_train": 140, "n_val": 20, "n_test": 20}}
     run = probe("probe_common").run_in({**case, **how}, "", str(tmp_path), {})
     found = probe("linear_average").average(run, case)
     pair = nclib.run("plain", loss="gce", networks=2, **case, **how, out=tmp_path, progress=False)
