@@ -6,11 +6,12 @@ import base64
 import csv
 import hashlib
 import io
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
 
+import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 BOOK = "nclib: image-text retrieval under noisy correspondence, re-examined"  # as CITATION.cff has it
@@ -82,7 +83,6 @@ class Table:
 
     def text(self) -> str:
         """Return the table as plain text; measured values stand in brackets behind printed ones."""
-        import pandas as pd
 
         def plain(view: Cell) -> str:
             own = " ".join(view.own.split())
@@ -96,6 +96,47 @@ class Table:
             columns=pd.MultiIndex.from_tuples(self.columns),
         )
         return "\n".join(filter(None, [self.title, *self.lines, frame.to_string()]))
+
+
+def listed(
+    frame: pd.DataFrame,
+    columns: Sequence[str],
+    *,
+    title: str,
+    slug: str,
+    filters: Mapping[str, str] | None = None,
+    apart: Sequence[str] = (),
+    links: str = "",
+) -> Table:
+    """Return printed values as a table that a reader sorts, filters and downloads.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        The levels of its index are the row headings; all its columns stand in the CSV file.
+    columns : sequence of str
+        Those that the page shows.
+    title, slug : str
+        Line above the table; its name in the page, and that of the file.
+    filters : mapping of str to str, optional
+        Headings with a choice of values, and the first choice; all where no row has it.
+    apart : sequence of str
+        Those of the filters whose values are never shown together.
+    links : str
+        Column with the page that the last shown column leads to.
+    """
+    wide = frame.reset_index()
+    names, text = list(frame.index.names), wide.astype(str)
+    rows = [
+        ([Cell(row[name]) for name in names], [Cell(row[name]) for name in columns])
+        for row in text.to_dict("records")
+    ]
+    for (_, cells), target in zip(rows, wide[links] if links else (), strict=False):
+        cells[-1] = Cell(cells[-1].text, link=target)
+    chosen = {name: first if first in set(text[name]) else "" for name, first in (filters or {}).items()}
+    file = csv_text(wide.columns, text.to_numpy().tolist())
+    heads = [(name,) for name in columns]
+    return Table(slug, title, "printed", (), names, heads, rows, file=file, filters=chosen, apart=apart)
 
 
 def csv_text(names: Iterable[str], rows: Iterable[Sequence[str]]) -> str:

@@ -1,7 +1,8 @@
 """The field's printed rows: nothing ranks across kinds of noise, and known values are where they belong."""
 
 import pytest
-from ncbook import field, printed
+from ncbook import field, listed, printed
+from pages import cells
 
 
 @pytest.fixture(scope="module")
@@ -40,42 +41,53 @@ def test_known_rows_keep_their_numbers_and_kind(rows):
     assert "L2RM" not in set(copied["paper"])
 
 
-def test_sums_that_do_not_add_up_are_marked(rows):
-    wrong = field.wrong_sums(rows)
+@pytest.fixture(scope="module")
+def page():
+    return cells("field", "load", "table", "best", "kinds-figure", "kinds", "reruns", "sums")
+
+
+def test_sums_that_do_not_add_up_are_marked(page):
+    wrong = page["wrong"]
     first = wrong.iloc[0]
     assert (first["paper"], first["method"], first["difference"]) == ("MGCS", "BiCro", 7.0)
     assert (wrong["difference"].abs() > field.ROUNDING).all()
     assert len(wrong[wrong["paper"] == "MGCS"]) == 8
-    table = field.field_table(rows)
-    assert "sum +7.0" in table.notes
+    notes = page["shown"].set_index(["paper", "method", "off"])["notes"]
+    assert "sum +7.0" in notes["MGCS", "BiCro", 7.0]
 
 
-def test_the_best_never_crosses_kinds_of_noise_or_features(rows):
-    best = field.best_rows(rows)
+def test_the_best_never_crosses_kinds_of_noise_or_features(page):
+    best = page["best"]
     assert best.index.names == [*field.GROUP, "rate"]
-    assert field.LEVELS[""] not in best.index.get_level_values("noise")
+    assert "kind not stated" not in best.index.get_level_values("noise")
     at = ("Flickr30K", "regions")
-    assert best.loc[(*at, field.LEVELS["captions"], "0.2"), "several"] == "IN2R 511.6 (IN2R 1)"
-    assert best.loc[(*at, field.LEVELS["images"], "0.2"), "one"] == "L2RM-SGR 492.5 (L2RM 6)"
+    assert best.loc[(*at, "captions exchanged", "0.2"), "several"] == "IN2R 511.6 (IN2R 1)"
+    assert best.loc[(*at, "images exchanged", "0.2"), "one"] == "L2RM-SGR 492.5 (L2RM 6)"
     assert "MGCS 515.4" not in best.to_string()  # its sum does not add up
-    table = field.field_table(rows)
-    assert set(table.apart) == set(field.GROUP) <= set(table.filters)
-    first = [field.field_table(rows, rate=rate).filters["rate"] for rate in ("0.6", "0.3")]
-    assert first == ["0.6", ""]
 
 
-def test_reruns_stand_beside_what_they_repeat(rows):
-    found = field.reruns(rows)
-    at = ("Flickr30K", "regions", field.LEVELS["images"], "0.2", "L2RM-SGR")
-    assert found.loc[at].to_list() == ["492.5 (L2RM)", "490.3 (L2RM repository)", "2.2"]
-    crcl = found.loc[("Flickr30K", "regions", field.LEVELS["captions"], "0.8", "CRCL")]
+def test_the_list_shows_one_kind_at_a_time(rows):
+    given = {"title": "t", "slug": "t", "apart": field.GROUP}
+    wide = rows.set_index("method")
+    for rate, first in (("0.6", "0.6"), ("0.3", "")):
+        table = listed(wide, ["rate", *field.GROUP], filters={"rate": rate}, **given)
+        assert table.filters == {"rate": first}
+        assert table.apart == field.GROUP
+        assert len(table.rows) == len(rows) == len(table.file.splitlines()) - 1
+
+
+def test_reruns_stand_beside_what_they_repeat(page):
+    found = page["again"]
+    at = ("Flickr30K", "regions", "images exchanged", "0.2", "L2RM-SGR")
+    assert found.loc[at, ["printed", "re-run by others"]].to_list() == [
+        "492.5 (L2RM)",
+        "490.3 (L2RM repository)",
+    ]
+    assert found.loc[at, "range"] == pytest.approx(2.2)
+    crcl = found.loc[("Flickr30K", "regions", "captions exchanged", "0.8", "CRCL")]
     assert crcl["re-run by others"] == "401.2 (CRCL repository)"
-    assert field.reruns(one(rows, paper="L2RM")).empty
 
 
-def test_papers_that_mix_both_kinds_are_found(rows):
-    assert {"IN2R, table 1", "UCPM, table I", "UGNCL, table 1", "REPAIR, table I"} <= set(
-        field.mixing_papers(rows)
-    )
-    kinds = field.kinds_mixed(rows)
-    assert kinds.loc[("Flickr30K", "regions", "0.6", "NCR"), field.LEVELS["images"]] == "184.6"
+def test_papers_that_mix_both_kinds_are_found(page):
+    assert {"IN2R, table 1", "UCPM, table I", "UGNCL, table 1", "REPAIR, table I"} <= set(page["mixing"])
+    assert page["spans"].loc[("Flickr30K", "regions", "0.6", "NCR"), "images exchanged"] == "184.6"
