@@ -9,7 +9,6 @@ from ncbook.claims import (
     answers_table,
     claims_table,
     counts,
-    counts_said,
     decide,
     ledger,
     report_said,
@@ -17,15 +16,13 @@ from ncbook.claims import (
 )
 from ncbook.compare import Difference, mean_text, paired
 from ncbook.effects import effects_figure, effects_table, row_gains_figure
-from ncbook.errata import errata_table, impossible_recalls_figure, printed_sums, two_papers_figure
+from ncbook.errata import errata_table
 from ncbook.evidence import VERDICTS, Line, Verdict
 from ncbook.figures import (
     best_other_differences,
-    gains_figure,
     rates_figure,
     rows_figure,
     sweep_figure,
-    verdicts_figure,
 )
 from ncbook.ideas import idea
 from ncbook.layouts import LAYOUTS, PAPERS, Layout
@@ -37,5 +34,5 @@ from ncbook.page import listed
 from ncbook.papers import paper_table, printed
 from ncbook.runs import RECORDED, Runs, load_runs, named, protocol_line, recorded, recorded_run
 from ncbook.statistics import differences
-from ncbook.tables import bundled_table, index_table, printed_table, unfilled_table
+from ncbook.tables import bundled_table, figures_named, printed_table, unfilled_table
 from ncbook.viewing import view

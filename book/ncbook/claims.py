@@ -18,13 +18,7 @@ from ncbook.compare import Difference, p_text
 from ncbook.comparisons import compared, differences, reported, runs_of, untested
 from ncbook.effects import STUDIES, printed_runs, with_shares
 from ncbook.evidence import (
-    CLOSE,
-    FAILS,
-    HOLDS,
-    MIXED,
-    SEEN,
     UNRUN,
-    UNSEEN,
     UNTESTED,
     VERDICTS,
     Line,
@@ -105,19 +99,6 @@ def counts(table: pd.DataFrame) -> pd.DataFrame:
     found.loc["all"] = found.sum()
     found.columns.name = found.index.name = None
     return found
-
-
-def counts_said(table: pd.DataFrame) -> str:
-    """Return :func:`counts` of all papers as two sentences."""
-    n = Counter(table["verdict"])
-    own = table["verdict"].isin([HOLDS, FAILS])
-    solved = (own & (table["data"] == "made problems")).sum()
-    return (
-        f"{own.sum()} of {len(table)} claims are decided on what they are about, {solved} of them by "
-        f"mathematics. On other data {n[SEEN]} hold, {n[MIXED]} hold in part, {n[UNSEEN]} do not; {n[CLOSE]} "
-        f"are too close to call, {n[UNRUN]} were not run here, "
-        f"{n[UNTESTED]} cannot be tested here."
-    )
 
 
 def claims_table(table: pd.DataFrame, paper: str = "") -> Table:

@@ -9,15 +9,13 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ncbook.board import DATA_NAMES, noise_name
-from ncbook.compare import LEAST, Difference, seeds_text, spread
-from ncbook.evidence import VERDICTS, best_other
+from ncbook.board import noise_name
+from ncbook.compare import Difference, seeds_text, spread
+from ncbook.evidence import best_other
 from ncbook.layouts import Layout, layout_of
-from ncbook.marks import explained
 from ncbook.match import printed_sums, run_of, sum_of
 from ncbook.papers import rows_of
 from ncbook.regime import ONLY_SHORT, SMALL, Place, place_of, place_text, strongest
@@ -271,74 +269,3 @@ def best_other_differences(runs: Runs) -> list[Difference]:
     table = select(runs.retrieval, variant="")
     short = partial(best_other, table, "method", least=3, against=" − {best}")  # readable on a narrow page
     return [d for method, others in RIVALS.items() for d in short(method, others, name=f"{method},")]
-
-
-def gains_figure(differences: Sequence[Difference], title: str, xlabel: str) -> Figure:
-    """Draw differences with their intervals, the largest first, a panel per method; zero is marked.
-
-    A mean of one or two seeds is hollow, without an interval; a grey one has marks, explained below.
-
-    Parameters
-    ----------
-    differences : sequence of Difference
-        Whose names begin with the method and a comma.
-    title, xlabel : str
-        Words on the figure.
-    """
-    methods: dict[str, list[Difference]] = {}
-    for d in sorted(differences, key=lambda d: -d.mean):
-        if d.n:
-            methods.setdefault(d.name.partition(", ")[0], []).append(d)
-    sizes = [len(shown) for _, shown in sorted(methods.items())] or [3]
-    figure, axes = plots.panels(
-        len(sizes), 1, 4.9, 1.3 + 0.25 * sum(sizes), sharex=True, height_ratios=sizes
-    )  # fmt: skip
-    colours = {"above": plots.MATCHED, "below": plots.MISMATCHED, "open": plots.NEUTRAL}
-    marks = {"above": "o", "below": "s", "open": "D"}
-    for axis, (method, shown) in zip(axes[:, 0], sorted(methods.items()), strict=False):
-        for i, d in enumerate(shown):
-            look = {} if d.judged else {"mfc": "none"}
-            interval(axis, d, -i, plots.NEUTRAL if d.marks else colours[d.sign], marks[d.sign], **look)
-        axis.axvline(0, color="#444444", lw=1)
-        names = [d.name.removeprefix(f"{method}, ").replace("rate ", "") for d in shown]
-        words = [" ".join([name, *d.marks]) for name, d in zip(names, shown, strict=True)]
-        for dataset, name in DATA_NAMES.items():
-            words = [text.replace(f"{dataset},", f"{name},") for text in words]
-        axis.set(yticks=[-i for i in range(len(shown))], yticklabels=words, title=method.upper())
-        axis.set(ylim=(-len(shown) + 0.4, 0.6))
-        axis.grid(axis="y", visible=False)
-    figure.suptitle(title, fontsize=10)
-    every = [d for shown in methods.values() for d in shown]
-    few = "" if all(d.judged for d in every) else f"hollow: fewer than {LEAST} seeds"
-    notes = [xlabel, explained((mark for d in every for mark in d.marks), "\n"), few]
-    figure.supxlabel("\n".join(filter(None, notes)), fontsize=9)
-    if not methods:
-        _no_runs(axes[0, 0])
-    return figure
-
-
-def verdicts_figure(table: pd.DataFrame) -> Figure:
-    """Draw how many claims of each paper have each verdict; hatches tell them apart without colour.
-
-    Parameters
-    ----------
-    table : DataFrame
-        From :func:`ncbook.counts`.
-    """
-    figure, ((axis,),) = plots.panels(1, 1, height=2.6)
-    part = table.drop(index="all", errors="ignore")[list(VERDICTS)]
-    seen, unseen = "#8FBFDD", "#F0C4A0"
-    colours = (plots.MATCHED, plots.MISMATCHED, seen, seen, unseen, "#EEEEEE", "#DDDDDD", "#CCCCCC")
-    part.plot.barh(stacked=True, ax=axis, color=colours, edgecolor="white", width=0.8)
-    hatches = ("", "//", "", "..", "//", "", "--", "xx")
-    styles = zip(axis.containers, hatches, ("white", "white", *["#222222"] * 6), strict=True)
-    for bars, hatch, colour in styles:
-        for bar in bars:
-            bar.set_hatch(hatch)
-        labels = [f"{width:g}" if width else "" for width in bars.datavalues]
-        axis.bar_label(bars, labels, label_type="center", color=colour)
-    axis.invert_yaxis()
-    axis.set_xlabel("claims")
-    axis.grid(axis="y", visible=False)
-    axis.legend(ncols=4, loc="lower left", bbox_to_anchor=(0, 1), fontsize=9)
-    return figure

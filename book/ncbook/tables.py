@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import pandas as pd
 
 from ncbook.compare import mean_text, paired, spread
-from ncbook.layouts import LAYOUTS, PAPERS, Layout, layout_of
+from ncbook.layouts import LAYOUTS, Layout, layout_of
 from ncbook.marks import MARKS, marks_of
 from ncbook.match import RunSpec, measured, models_named, numbers, printed_run
 from ncbook.notebook import NOT_RUN
@@ -325,34 +325,7 @@ def _measured_line(row: _Row) -> list[str]:
 # -- where they are --------------------------------------------------------------------------------------
 
 
-def index_table() -> Table:
-    """Return where every printed table stands in this book, and every figure that a caption names."""
-    rows = []
-    for paper in PAPERS:
-        chapter = paper.lower().replace("-", "_")
-        tables = [layout for (name, _), layout in LAYOUTS.items() if name == paper]
-        entries = [
-            (f"Table {t.number or t.table}", t.title, f"results_{chapter}", f"#{t.slug}") for t in tables
-        ]
-        for page in (chapter, f"results_{chapter}"):
-            entries += [(f"Fig. {number}", said, page, "") for number, said in _figures_named(page)]
-        for number, said, page, anchor in entries:
-            where = f"{page}.html{anchor}"
-            rows.append(([Cell(paper), Cell(number)], [Cell(said, kind="nc-text"), Cell(page, link=where)]))
-    lines = [[head.text for head in heads] + [cell.text for cell in cells] for heads, cells in rows]
-    return Table(
-        slug="printed-index",
-        title="A paper's table or figure, and where it is here",
-        kind="printed",
-        lines=["Figures that only explain a method have no counterpart."],
-        names=("paper", "number"),
-        columns=[("what it shows",), ("here",)],
-        rows=rows,
-        file=csv_text(("paper", "number", "shows", "page"), lines),
-    )
-
-
-def _figures_named(page: str) -> Iterator[tuple[str, str]]:
+def figures_named(page: str) -> Iterator[tuple[str, str]]:
     """Yield number and description of the paper's figures that the captions of a notebook name."""
     path = RECORDED.parents[1] / "notebooks" / f"{page}.ipynb"
     cells = json.loads(path.read_text("utf8"))["cells"] if path.exists() else []

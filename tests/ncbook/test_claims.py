@@ -347,10 +347,6 @@ def test_counts_and_sheets(found, made):
     frame = found.reset_index()
     counted = ncbook.counts(frame)
     assert counted.loc["all"].sum() == 107
-    own, whole, _, *others = map(int, re.findall(r"\d+", ncbook.counts_said(frame)))
-    assert own == counted.loc["all", ["holds", "does not hold"]].sum()
-    assert others == list(counted.loc["all"])[2:]
-    assert whole == 107
     assert list(counted.index) == ["L2RM", "OMIT", "REPAIR", "UOT-RCL", "all"]
     for paper, n in (("L2RM", 31), ("OMIT", 27), ("REPAIR", 25), ("UOT-RCL", 24)):
         sheet = ncbook.claims_table(frame, paper)
@@ -358,7 +354,6 @@ def test_counts_and_sheets(found, made):
         in_file = lines(sheet)
         assert [r["id"] for r in in_file] == [heads[0].text for heads, _ in sheet.rows]
         assert [r["verdict"] for r in in_file] == [cells[1].text for _, cells in sheet.rows]
-    assert len(ncbook.verdicts_figure(counted).axes) == 1
     assert len(ncbook.best_other_differences(made)) == 7
 
 

@@ -184,29 +184,6 @@ def test_a_figure_of_rates_has_printed_values_with_and_without_records(made, not
         assert bool(right.lines) == (runs is made)
 
 
-def test_the_ledgers_figure_sorts_by_effect_and_drops_no_comparison():
-    given = {
-        "ncr, a − x": (1.0, 2.0, 3.0),
-        "ncr, b − x": (5.0, 6.0, 7.0),
-        "ncr, d − x": (-99.0, 9.0),
-        "ncr, none − x": (),
-        "l2rm, rate 0.4 − x": (0.0, 1.0, 2.0),
-    }
-    early = ncbook.Difference((9.0, 9.1, 9.2), "ncr, c − x", marks=("†",))
-    differences = [early, *(ncbook.Difference(values, name) for name, values in given.items())]
-    figure = ncbook.gains_figure(differences, "t", "x")
-    assert [[text.get_text() for text in axis.get_yticklabels()] for axis in figure.axes] == [
-        ["0.4 − x"],
-        ["c − x †", "b − x", "a − x", "d − x"],
-    ]
-    early, b, _, two_seeds = (line for line in figure.axes[1].lines if line.get_marker() != "None")
-    assert early.get_color() != b.get_color()
-    assert two_seeds.get_markerfacecolor() == "none"
-    assert (
-        "† a run was tested at an epoch of its warm-up\nhollow: fewer than 3 seeds" in figure.get_supxlabel()
-    )
-
-
 def test_a_difference_carries_the_marks_of_the_runs_that_it_compares():
     ours = pd.DataFrame({"seed": [0, 1], "rsum": [9.0, 8.0], "last.rsum": [7.0, 7.0], "best_epoch": [1, 3]})
     ours = ours.assign(method="ncr", warmup_epochs=2, epochs=3, remarks=["", "a network took no step"])

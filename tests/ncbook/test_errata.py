@@ -1,30 +1,37 @@
 """Checks of the printed numbers, on counts known from reading the papers."""
 
 import ncbook
+import pytest
 from ncbook.errata import WEIGHT
+from pages import cells
 from records_made import lines
 
 
-def test_printed_sums_are_the_sums_of_their_recalls():
-    found = ncbook.printed_sums()
+@pytest.fixture(scope="module")
+def page():
+    return {k: v for k, v in cells("claims", "sums").items() if k in ("wide", "table", "sums")}
+
+
+def test_printed_sums_are_the_sums_of_their_recalls(page):
+    found = page["sums"]
     assert found.loc["L2RM"].tolist() == [256, 256, 0, 0]
     assert found.loc["OMIT"].tolist() == [111, 82, 29, 0]
     assert found.loc["REPAIR"].tolist() == [70, 70, 0, 0]
 
 
-def test_two_printed_recalls_are_impossible():
-    figure = ncbook.impossible_recalls_figure()
-    counts = [axis.get_legend_handles_labels()[1][1] for axis in figure.axes]
+def test_two_printed_recalls_are_impossible(page):
+    found = cells("claims", "order", **page)["figure"]
+    counts = [axis.get_legend_handles_labels()[1][1] for axis in found.axes]
     assert counts == ["impossible (2)", "impossible (0)"]
-    for axis in figure.axes:
+    for axis in found.axes:
         wrong = axis.lines[1]
         assert (wrong.get_ydata() < wrong.get_xdata()).all()
 
 
-def test_methods_of_two_papers_at_the_same_nominal_rates():
-    figure = ncbook.two_papers_figure()
-    assert [axis.get_title("left") or axis.get_title() for axis in figure.axes] == ["BiCro", "NCR", "SGR"]
-    for axis in figure.axes:
+def test_methods_of_two_papers_at_the_same_nominal_rates(page):
+    found = cells("claims", "noise", **page)["figure"]
+    assert [axis.get_title("left") or axis.get_title() for axis in found.axes] == ["BiCro", "NCR", "SGR"]
+    for axis in found.axes:
         assert [len(line.get_xdata()) for line in axis.lines] == [3, 3]
 
 
