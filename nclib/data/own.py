@@ -8,25 +8,19 @@ from __future__ import annotations
 import json
 import os
 import warnings
-from collections import Counter
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from nclib.common.checks import beyond, check_count
+from nclib.common.checks import check_count
 from nclib.common.files import cache_folder, digest
-from nclib.common.row_writer import RowSource
 from nclib.data.dataset import Dataset
-from nclib.data.feature_files import PathLike, Reading, read_manifest
+from nclib.data.feature_files import PathLike, read_manifest
 from nclib.data.region_features import MAX_WORDS, region_files
 from nclib.data.registry import register
-
-if TYPE_CHECKING:
-    from nclib.readers import Listing
-
-EMBEDDED = "embeddings as they are, 1"
 
 
 @register("own", summary="pairs of your own: a table, a folder, embeddings; needs pairs=")
@@ -99,6 +93,7 @@ def from_pairs(
     """
     from filelock import FileLock
 
+    from nclib.data import prepare
     from nclib.readers import list_pairs
 
     check_count("seed", seed, low=0)
@@ -110,6 +105,8 @@ def from_pairs(
     listing = list_pairs(source, folder=images, image_emb=image_emb, every_split=True)
     if listing.texts is None:
         raise ValueError("there are no captions to train on, only embeddings; give a table or an array texts")
+    if listing.images is None and listing.file is None:
+        raise ValueError("there are neither pictures nor embeddings of them to train on")
     recipe: list[Any] = [json.dumps([listing.texts, listing.splits, seed, captions_per_image])]
     recipe += [np.asarray(listing.image_of), json.dumps(listing.problems), listing.stamp()]
     if listing.images is not None:
@@ -118,16 +115,12 @@ def from_pairs(
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(folder.with_suffix(".lock")):
         if "note" not in (read_manifest(folder) or {}):  # not made, or damaged
-            _make(folder, listing, captions_per_image, seed)
+            names = listing.pictures or [str(row) for row in range(int(listing.image_of.max()) + 1)]
+            plan = partial(prepare.plan_own, each=captions_per_image, seed=seed)
+            prepare.prepared(listing, names, folder, plan, other_content=False)
     if note := (read_manifest(folder) or {})["note"]:
         warnings.warn(f"own: {note}", UserWarning, stacklevel=2)
-    found = region_files(root=folder, max_words=max_words)
-    named: dict[str, Any] = {}
-    for role, file in Reading().splits.items():
-        names = (folder / f"{file}_ids.txt").read_text("utf8").split("\n")[:-1]
-        split = found.splits[role]
-        named[role] = replace(split, details={**split.details, "pictures": names})
-    return replace(found, name="own", **named)
+    return replace(region_files(root=folder, max_words=max_words), name="own")
 
 
 def _absolute(place: Any) -> Any:
@@ -135,54 +128,3 @@ def _absolute(place: Any) -> Any:
     if isinstance(place, (str, os.PathLike)) and (path := Path(place).expanduser()).exists():
         return path.absolute()
     return place
-
-
-def _make(folder: Path, listing: Listing, each: int | None, seed: int) -> None:
-    """Write features, captions and manifest of a listing."""
-    from nclib.data import pictures, prepare
-
-    names = listing.pictures or [str(row) for row in range(int(listing.image_of.max()) + 1)]
-    row_of = {name: row for row, name in enumerate(names)}
-    table = prepare.table_of(listing, names)
-    if listing.images is not None:
-        sources = listing.images
-        bad = np.flatnonzero(beyond(sources)).tolist()
-        reasons = {names[row]: "the embedding is NaN, infinite or huge" for row in bad}
-        plan = prepare.plan_own(table, reasons, each=each, seed=seed)
-        rows = {s: np.array([row_of[name] for name in found]) for s, found in plan.pictures.items()}
-        made = {split: _embedded(sources, found) for split, found in rows.items()}
-    else:
-        if listing.file is None:
-            raise ValueError("there are neither pictures nor embeddings of them to train on")
-        network = prepare.load_network("cpu")
-
-        def opener(name: str) -> Any:
-            return listing.open(row_of[name])
-
-        reasons = prepare.unreadable(opener, table.captions)
-        plan = prepare.plan_own(table, reasons, each=each, seed=seed)
-        made = prepare.on_axes(folder, plan, opener, listing.stamp(), network)
-    said = [listing.problems.get(row) or reasons.get(names[of]) for row, of in enumerate(listing.image_of)]
-    note, counts = "", Counter(filter(None, said))
-    if counts:
-        (reason, n), *_ = counts.most_common(1)
-        note = (
-            f"{counts.total():,} of {len(said):,} pairs are left out; most frequent reason ({n:,}): {reason}"
-        )
-    manifest = {
-        "name": "own",
-        "recipe": pictures.RECIPE if listing.images is None else EMBEDDED,
-        "note": note,
-        **plan.facts(),
-    }
-    prepare.write_splits(folder, plan, made, manifest, prepare.OWN_WORDS)
-
-
-def _embedded(images: np.ndarray, rows: np.ndarray) -> RowSource:
-    """Return rows of embeddings as features of one region, float32 (pictures, 1, D)."""
-
-    def made(first: int, last: int) -> np.ndarray:
-        return np.asarray(images[rows[first:last]], np.float32)[:, None]
-
-    # The folder is named after their content.
-    return RowSource((len(rows), 1, images.shape[1]), np.float32, made, [EMBEDDED])

@@ -11,30 +11,30 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nclib.common.checks import check_choice, check_count
+from nclib.common.checks import beyond, check_choice, check_count
 from nclib.common.files import content_digest, digest, write_atomically
 from nclib.common.row_writer import ConvertError, RowSource, some, write_rows
 from nclib.data import pictures
 from nclib.data.feature_files import F8K, LAYOUTS, MANIFEST, build_words, read_manifest
 from nclib.data.flickr8k import summarise
-from nclib.data.pictures import RECIPE
 from nclib.data.split_lists import SPLITS, draw_splits, read_lists
 from nclib.readers.network import load_network
-from nclib.readers.pictures import MISSING, Opener, unreadable
+from nclib.readers.pictures import MISSING, unreadable
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from nclib.readers import Listing
 
 EVERY = 2  # pictures of the training split whose cells determine the axes: every second one
+EMBEDDED = "embeddings as they are, 1"  # the recipe where there are no pictures
 F8K_EACH = 5
 OWN_WORDS = "region_files_vocab.json"
 FEW_BATCHES, BATCH_SIZE = 8, 32  # with fewer batches of this size, the suggested command has smaller ones
@@ -46,20 +46,8 @@ SPLIT_WORDS = {
 }
 
 
-@dataclass(frozen=True)
-class CaptionTable:
-    """Captions of pictures.
-
-    Parameters
-    ----------
-    captions : dict of str to list of str
-        By picture, in order of the table.
-    split_of : dict of str to {"train", "dev", "test"}
-        By picture; empty when the table has no such column.
-    """
-
-    captions: dict[str, list[str]]
-    split_of: dict[str, str]
+Texts = dict[str, list[str]]
+"""Captions of pictures by name, in the order of the table."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +75,9 @@ class Plan:
         """Return captions per picture, pictures per split and the notes, for the manifest."""
         counts = {split: len(names) for split, names in self.pictures.items()}
         return {"captions_per_image": self.each, "pictures": counts, **self.notes}
+
+
+Decide = Callable[[Texts, Mapping[str, str], Mapping[str, str]], Plan]
 
 
 def prepare(
@@ -143,8 +134,6 @@ def prepare(
     """
     from nclib.readers import list_pairs
 
-    # 1. decide pictures and captions of each split, and list everything missing; 2. cells of each picture
-    # (slow, resumable); 3. principal axes of the training cells; 4. features = cells on these axes.
     check_choice("name", name, ("f8k", "own"))
     if name == "f8k" and captions_per_image not in (None, F8K_EACH):
         raise ConvertError(f"--captions-per-image {captions_per_image}: Flickr8K has {F8K_EACH} a picture")
@@ -158,55 +147,106 @@ def prepare(
         raise ConvertError(f"--captions {captions} must name pictures and hold their captions")
     _left_out([*listing.problems.values()], "pairs")
     names = [os.path.relpath(name, images) for name in listing.pictures or ()]
-    table, row_of = table_of(listing, names), {name: row for row, name in enumerate(names)}
-
-    def opener(name: str) -> Any:
-        return listing.open(row_of[name])
-
     lists = Path(splits).expanduser() if splits else None
+    decide: Decide
     if name == "f8k":
-        plan = _plan_f8k(table, images, lists or Path(captions).expanduser().parent)
+        decide = partial(_plan_f8k, images=images, lists=lists or Path(captions).expanduser().parent)
     else:
-        plan = plan_own(table, unreadable(opener, table.captions), lists, captions_per_image, seed)
-    manifest = {
-        "name": name,
-        "recipe": RECIPE,
-        "content": digest(json.dumps([plan.pictures, plan.captions])),
-        **plan.facts(),
-    }
-    if not begin(out, manifest):
-        return out
-    network = load_network(device)
-    vocabulary = LAYOUTS["f8k"].vocabulary_file if name == "f8k" else OWN_WORDS
-    features = on_axes(out, plan, opener, listing.stamp(), network, device)
-    write_splits(out, plan, features, manifest, vocabulary)
+        decide = partial(plan_own, lists=lists, each=captions_per_image, seed=seed)
+    prepared(listing, names, out, decide, name=name, device=device)
     return out
 
 
-def on_axes(
-    out: Path, plan: Plan, opener: Opener, origin: str, network: nn.Module, device: str = "cpu"
-) -> dict[str, RowSource]:
-    """Return the features of pictures by split, whose cells are computed into ``out``.
+def prepared(
+    listing: Listing,
+    names: Sequence[str],
+    out: Path,
+    decide: Decide,
+    *,
+    name: str = "own",
+    device: str = "cpu",
+    other_content: bool = True,
+) -> None:
+    """Write the pairs of a listing as a data set, or those files that an earlier attempt did not reach.
+
+    Embeddings of the pictures are their features, one region each; else the pictures go through the network.
 
     Parameters
     ----------
+    listing : Listing
+        With captions, and with pictures or embeddings of them.
+    names : sequence of str
+        Of its pictures, in the files.
     out : Path
-    plan : Plan
-    opener : callable, str -> Image
-    origin : str
-        Changes when the pictures of these names change.
-    network : Module
-        Of :func:`nclib.readers.network.load_network`.
+    decide : callable
+        Makes the plan from the captions of pictures, from the splits of these, empty where the listing has
+        none, and from the pictures that cannot be used, each with the reason.
+    name : {"f8k", "own"}
+        The pictures of Flickr8K are taken as they are: all of them must be there.
     device : str
-        Where it runs.
+        Where the network runs.
+    other_content : bool
+        Whether ``out`` may hold something else, which is a ConvertError; False for a place that is named by
+        the content, where damaged files are written again.
     """
-    cells = {}
-    for split in SPLITS:
-        if not (path := out / f"{split}_cells.npy").exists():
-            write_rows(path, pictures.cells_of(opener, plan.pictures[split], network, device, origin))
-        cells[split] = np.load(path, mmap_mode="r", allow_pickle=False)
-    mean, axes = pictures.principal_axes(cells["train"][::EVERY], pictures.AXES)
-    return {split: pictures.projected(found, mean, axes) for split, found in cells.items()}
+    # 1. decide pictures and captions of each split, and list everything missing; 2. cells of each picture
+    # (slow, resumable); 3. principal axes of the training cells; 4. features = cells on these axes.
+    texts, split_of = table_of(listing, names)
+    row_of = {picture: row for row, picture in enumerate(names)}
+
+    def opener(picture: str) -> Any:
+        return listing.open(row_of[picture])
+
+    reasons: dict[str, str] = {}
+    if listing.images is not None:
+        bad = np.flatnonzero(beyond(listing.images)).tolist()
+        reasons = {names[row]: "the embedding is NaN, infinite or huge" for row in bad}
+    else:
+        network = load_network(device)
+        if name != "f8k":
+            reasons = unreadable(opener, texts)
+    plan = decide(texts, split_of, reasons)
+    manifest = {
+        "name": name,
+        "recipe": pictures.RECIPE if listing.images is None else EMBEDDED,
+        "content": digest(json.dumps([plan.pictures, plan.captions])),
+        "note": _note(
+            [listing.problems.get(row, reasons.get(names[of])) for row, of in enumerate(listing.image_of)]
+        ),
+        **plan.facts(),
+    }
+    if other_content and not begin(out, manifest):
+        return
+    if listing.images is not None:
+        rows = {s: np.array([row_of[picture] for picture in chosen]) for s, chosen in plan.pictures.items()}
+        sources = {split: _embedded(listing.images, of) for split, of in rows.items()}
+    else:
+        for split, chosen in plan.pictures.items():
+            if not (path := out / f"{split}_cells.npy").exists():
+                write_rows(path, pictures.cells_of(opener, chosen, network, device, listing.stamp()))
+        cells = {s: np.load(out / f"{s}_cells.npy", mmap_mode="r", allow_pickle=False) for s in SPLITS}
+        mean, axes = pictures.principal_axes(cells["train"][::EVERY], pictures.AXES)
+        sources = {split: pictures.projected(of, mean, axes) for split, of in cells.items()}
+    write_splits(out, plan, sources, manifest, LAYOUTS["f8k"].vocabulary_file if name == "f8k" else OWN_WORDS)
+
+
+def _note(reasons: Sequence[str | None]) -> str:
+    """Return how many pairs are left out, and most often why; empty where none is."""
+    counts = Counter(filter(None, reasons))
+    if not counts:
+        return ""
+    (reason, n), *_ = counts.most_common(1)
+    left_out = f"{counts.total():,} of {len(reasons):,} pairs are left out"
+    return f"{left_out}; most frequent reason ({n:,}): {reason}"
+
+
+def _embedded(images: np.ndarray, rows: np.ndarray) -> RowSource:
+    """Return rows of embeddings as features of one region, float32 (pictures, 1, D)."""
+
+    def made(first: int, last: int) -> np.ndarray:
+        return np.asarray(images[rows[first:last]], np.float32)[:, None]
+
+    return RowSource((len(rows), 1, images.shape[1]), np.float32, made, [EMBEDDED])
 
 
 def begin(out: Path, manifest: Mapping[str, Any]) -> bool:
@@ -264,8 +304,8 @@ def finish(out: Path, plan: Plan, manifest: Mapping[str, Any], vocabulary: str) 
 # -- which pictures and captions ----------------------------------------------------------------------------
 
 
-def table_of(listing: Listing, names: Sequence[str]) -> CaptionTable:
-    """Return the captions of pictures in a listing, without its problems.
+def table_of(listing: Listing, names: Sequence[str]) -> tuple[Texts, dict[str, str]]:
+    """Return captions and splits of the pictures in a listing, without its problems.
 
     Parameters
     ----------
@@ -278,7 +318,7 @@ def table_of(listing: Listing, names: Sequence[str]) -> CaptionTable:
     ConvertError
         When a split is unknown, or a picture is in none or two of them.
     """
-    captions: dict[str, list[str]] = {}
+    captions: Texts = {}
     split_of: dict[str, str] = {}
     words, texts = listing.splits or [""] * len(listing.ids), listing.texts or []
     for row, (of, caption, word) in enumerate(zip(listing.image_of.tolist(), texts, words, strict=True)):
@@ -294,10 +334,10 @@ def table_of(listing: Listing, names: Sequence[str]) -> CaptionTable:
             raise ConvertError(f"pair {row + 1}: {names[of]} is in two splits, {both}")
     if split_of and (missing := next((name for name in captions if name not in split_of), None)):
         raise ConvertError(f"{missing} has no split; give one for every picture, or no column split")
-    return CaptionTable(captions, split_of)
+    return captions, split_of
 
 
-def _plan_f8k(table: CaptionTable, images: Path, lists: Path) -> Plan:
+def _plan_f8k(texts: Texts, _: Any, __: Any, *, images: Path, lists: Path) -> Plan:
     files = {split: lists / name for split, name in F8K_LISTS.items()}
     if absent := [str(path) for path in files.values() if not path.is_file()]:
         raise ConvertError(
@@ -308,17 +348,19 @@ def _plan_f8k(table: CaptionTable, images: Path, lists: Path) -> Plan:
     counts = {split: list(split_of.values()).count(split) for split in SPLITS}
     if counts != F8K:
         raise ConvertError(f"the lists in {lists} name {counts} pictures; Flickr8K has {F8K}")
-    if few := [name for name in split_of if len(table.captions.get(name, ())) != F8K_EACH]:
+    if few := [name for name in split_of if len(texts.get(name, ())) != F8K_EACH]:
         raise ConvertError(f"{len(few)} pictures of Flickr8K do not have {F8K_EACH} captions: {some(few)}")
     if absent := [name for name in split_of if not (images / name).is_file()]:
         raise ConvertError(f"{images} lacks {len(absent)} pictures of Flickr8K: {some(absent)}")
-    left_out = len(table.captions.keys() - split_of.keys())
-    return _plan(table, split_of, F8K_EACH, {"splits": "official", "in_no_split": left_out})
+    left_out = len(texts.keys() - split_of.keys())
+    return _plan(texts, split_of, F8K_EACH, {"splits": "official", "in_no_split": left_out})
 
 
 def plan_own(
-    table: CaptionTable,
-    unreadable: Mapping[str, str],
+    texts: Texts,
+    split_of: Mapping[str, str],
+    unusable: Mapping[str, str],
+    *,
     lists: Path | None = None,
     each: int | None = None,
     seed: int = 0,
@@ -327,8 +369,9 @@ def plan_own(
 
     Parameters
     ----------
-    table : CaptionTable
-    unreadable : mapping of str to str
+    texts, split_of : Texts, mapping of str to {"train", "dev", "test"}
+        By picture; no splits where the table has none.
+    unusable : mapping of str to str
         Pictures that are left out, and why.
     lists : Path, optional
         Folder of ``{train,dev,test}.txt``; by default the splits of the table, or a draw by ``seed``.
@@ -345,35 +388,33 @@ def plan_own(
     ConvertError
         When a split is left without pictures.
     """
-    readable = [name for name in table.captions if name not in unreadable]
-    if not readable:
-        names = list(unreadable)
-        raise ConvertError(f"none of the pictures can be read, such as {names[0]}: {unreadable[names[0]]}")
-    absent = [name for name, reason in unreadable.items() if reason == MISSING]
-    broken = [name for name, reason in unreadable.items() if reason != MISSING]
+    usable = [name for name in texts if name not in unusable]
+    if not usable:
+        name, reason = next(iter(unusable.items()))
+        raise ConvertError(f"none of the pictures can be read, such as {name}: {reason}")
+    absent = [name for name, reason in unusable.items() if reason == MISSING]
+    broken = [name for name, reason in unusable.items() if reason != MISSING]
     _left_out(absent, "missing pictures")
     _left_out(broken, "broken pictures")
     if each is not None:
         check_count("captions_per_image", each, low=1)
-        few = [name for name in readable if len(table.captions[name]) < each]
-        readable = [name for name in readable if len(table.captions[name]) >= each]
-        _left_out(few, f"with fewer than {each} captions")
+        _left_out([name for name in usable if len(texts[name]) < each], f"with fewer than {each} captions")
+        usable = [name for name in usable if len(texts[name]) >= each]
     if lists:
-        split_of = read_lists({split: lists / f"{split}.txt" for split in SPLITS})
-        origin = "lists"
-    elif table.split_of:
-        split_of, origin = table.split_of, "table"
+        split_of, origin = read_lists({split: lists / f"{split}.txt" for split in SPLITS}), "lists"
+    elif split_of:
+        origin = "table"
     else:
-        split_of, origin = draw_splits(readable, seed), f"drawn, seed {seed}"
-    chosen = {name: split_of[name] for name in readable if name in split_of}
+        split_of, origin = draw_splits(usable, seed), f"drawn, seed {seed}"
+    chosen = {name: split_of[name] for name in usable if name in split_of}
     if empty := [split for split in SPLITS if split not in chosen.values()]:
         raise ConvertError(f"no pictures for {', '.join(empty)}; train, dev and test are needed")
-    each = each or min(len(table.captions[name]) for name in chosen)
-    n = sum(len(table.captions[name]) - each for name in chosen)
+    each = each or min(len(texts[name]) for name in chosen)
+    n = sum(len(texts[name]) - each for name in chosen)
     if n:
         print(f"left out: {n} captions beyond {each} of a picture", file=sys.stderr)
     notes = {"splits": origin, "missing": absent, "broken": broken, "captions_left_out": n}
-    return _plan(table, chosen, each, notes)
+    return _plan(texts, chosen, each, notes)
 
 
 def _left_out(names: Sequence[str], what: str) -> None:
@@ -381,11 +422,9 @@ def _left_out(names: Sequence[str], what: str) -> None:
         print(f"left out: {len(names):,} {what}, {some(names)}", file=sys.stderr)
 
 
-def _plan(table: CaptionTable, split_of: Mapping[str, str], each: int, notes: dict[str, Any]) -> Plan:
+def _plan(texts: Texts, split_of: Mapping[str, str], each: int, notes: dict[str, Any]) -> Plan:
     pictures = {s: [name for name, split in split_of.items() if split == s] for s in SPLITS}
-    captions = {
-        s: [text for p in names for text in table.captions[p][:each]] for s, names in pictures.items()
-    }
+    captions = {s: [text for p in names for text in texts[p][:each]] for s, names in pictures.items()}
     return Plan(pictures, captions, each, notes)
 
 

@@ -150,7 +150,8 @@ def region_files(
 
     ``nclib data prepare`` writes this layout from photographs, ``tools/data_convert.py`` from other files.
     All validation images are used, and runs draw no wrong pairs unless asked: the pairs are taken as they
-    are, right or wrong.
+    are, right or wrong. ``details["pictures"]`` of a split has the names of its pictures, the lines of
+    ``{split}_ids.txt``, where there is such a file.
 
     Parameters
     ----------
@@ -325,13 +326,16 @@ def _split(layout: Layout, role: str, part: Part, words: Vocabulary, reading: Re
     if role == "val" and layout.images:  # the validation protocols of the papers
         cut_by_rows = reading.dev_protocol == "ncr200" and part.layout == PER_CAPTION
         n = min(n, VALIDATION_IMAGES // each if cut_by_rows else VALIDATION_IMAGES)
+    details: dict[str, Any] = {"layout": part.layout}
+    if not layout.images and (ids := part.path.with_name(f"{part.split}_ids.txt")).is_file():
+        details["pictures"] = ids.read_text("utf8").removesuffix("\n").split("\n")
     return Split(
         role,
         part.features[:n],
         _captions(part.texts[: n * each], words),
         np.arange(n * each) // each,
         each,
-        details={"layout": part.layout},
+        details=details,
         boxes=None if part.boxes is None else part.boxes[:n],
         boxes_in_features=part.boxes is not None,
     )
