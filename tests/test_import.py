@@ -144,7 +144,7 @@ FLOORS = (  # of the house: a package imports from its own floor and from lower 
     "label_noise methods",
     "runs plots",
     "auditing",
-    "doctor cli __main__",
+    "doctor testing cli __main__",
 )
 
 

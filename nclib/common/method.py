@@ -1,4 +1,4 @@
-"""Training methods of both tasks: base class, registry, and checks of what an author wrote.
+"""Training methods of both tasks: base class, registry, and checks of what a method returns.
 
 :class:`TrainingMethod` is the base of :class:`nclib.methods.Method` (wrong pairs) and of
 :class:`nclib.label_noise.DeepMethod` and :class:`nclib.label_noise.Projector` (wrong labels).
@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from abc import ABC
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, ClassVar
@@ -14,7 +13,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from nclib.common.options import make
-from nclib.common.registry import Entry, Registry, class_mistake
+from nclib.common.registry import Entry, Registry
 
 Terms = dict[str, Tensor]
 """Named scalar loss terms, weights included; the loop minimises their sum in one optimiser step."""
@@ -54,32 +53,13 @@ class TrainingMethod(ABC):
 def method_registry(kind: str, *bases: type[TrainingMethod]) -> Registry[Any]:
     """Return the registry of the methods of one task, subclasses of ``bases``."""
 
-    def called(name: str) -> bool:
-        return name == "__init__" or not name.startswith("_")
-
-    def check(cls: Any) -> str:
-        return class_mistake(cls, *bases, called=called) or _options_mistake(getattr(cls, "Options", None))
-
     def construct(entry: Entry[Any], values: dict[str, Any]) -> Any:
         return entry.factory(make(entry.options, values))
 
-    return Registry(kind, check, construct)
+    return Registry(kind, bases, construct)
 
 
-# ------------------------------------------------------------------------------------ an author's mistakes
-
-
-def _options_mistake(options: Any) -> str:
-    """Return what is wrong with the options of a method, in one line; empty if nothing is."""
-    params = vars(options).get("__dataclass_params__") if isinstance(options, type) else None
-    if params is None or not params.frozen:
-        return f"Options must be a class with @dataclass(frozen=True), got {options!r}"
-    for field in dataclasses.fields(options):
-        rule = field.metadata.get("rule")
-        if rule is None or not rule.accepts(field.default):
-            must = rule.describe() if rule else "must be declared by option(default, help=...)"
-            return f"{options.__name__}.{field.name}, default {field.default!r}: {must}"
-    return ""
+# ------------------------------------------------------------------------------ what the loops check
 
 
 def loss_terms(result: object, step: Callable[..., Any]) -> Iterator[Terms]:

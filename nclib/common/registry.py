@@ -5,7 +5,6 @@ Each package has one and offers its calls as functions, such as :func:`nclib.met
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -40,8 +39,8 @@ class Registry(Generic[T]):
     ----------
     kind : str
         What error messages call an entry, such as ``"model"``, ``"method"`` or ``"dataset"``.
-    check : callable, optional
-        ``check(factory)`` returns an author's mistake in one line, or an empty text.
+    bases : tuple of type
+        Classes of which an entry must be a subclass; without any, functions are entries too.
     construct : callable, optional
         ``construct(entry, values)`` builds an entry; by default the factory is called with the values.
     """
@@ -49,11 +48,11 @@ class Registry(Generic[T]):
     def __init__(
         self,
         kind: str,
-        check: Callable[[Any], str] = lambda factory: "",
+        bases: tuple[type, ...] = (),
         construct: Callable[[Entry[T], dict[str, Any]], Any] = lambda entry, values: entry.factory(**values),
     ) -> None:
         self.kind = kind
-        self._check, self._construct = check, construct
+        self._bases, self._construct = bases, construct
         self._entries: dict[str, Entry[T]] = {}
 
     def available(self) -> Catalogue:
@@ -146,8 +145,7 @@ class Registry(Generic[T]):
         Raises
         ------
         TypeError
-            By the decorator, with the author's mistake in one line: a method that lacks or does not take what
-            it is called with, or an option that is not declared as it must be.
+            By the decorator, for what is not a class of this kind; :mod:`nclib.testing` checks the rest.
         ValueError
             By the decorator, when the name is taken or cannot name a folder.
         """
@@ -155,8 +153,9 @@ class Registry(Generic[T]):
         def add(factory: C) -> C:
             if not name.isidentifier():
                 raise ValueError(f"{self.kind} {name!r}: a name has letters, digits and underscores only")
-            if mistake := self._check(factory):
-                raise TypeError(f"{self.kind} {name!r}: {mistake}")
+            if self._bases and not (isinstance(factory, type) and issubclass(factory, self._bases)):
+                allowed = " or ".join(base.__name__ for base in self._bases)
+                raise TypeError(f"{self.kind} {name!r}: must be a subclass of {allowed}, got {factory!r}")
             here = _where(factory)
             before = _where(self._entries[name].factory) if name in self._entries else here
             if before != here or ("<lambda>" in here and name in self._entries):
@@ -182,45 +181,6 @@ class Registry(Generic[T]):
 
     def __iter__(self) -> Iterator[str]:
         return iter(sorted(self._entries))
-
-
-def class_mistake(cls: Any, *bases: type, called: Callable[[str], bool]) -> str:
-    """Return what keeps a class from being used as one of ``bases``, in one line; empty if nothing does.
-
-    It must be a subclass without abstract methods, whose methods with the names for which ``called`` is true
-    take the arguments of those in the bases. A keyword ``chunk`` may be left out: nothing passes it.
-    """
-    if not (isinstance(cls, type) and issubclass(cls, bases)):
-        allowed = " or ".join(base.__name__ for base in bases)
-        return f"register decorates a subclass of {allowed}, got {cls!r}"
-    if missing := sorted(getattr(cls, "__abstractmethods__", ())):
-        return f"class {cls.__name__} lacks {', '.join(missing)}"
-    owners = [owner for base in bases if issubclass(cls, base) for owner in reversed(base.__mro__)]
-    based = {name: value for owner in owners for name, value in vars(owner).items() if called(name)}
-    wrong = (_call_mistake(cls, name, value) for name, value in based.items() if inspect.isfunction(value))
-    return next(filter(None, wrong), "")
-
-
-def _call_mistake(cls: type, name: str, base: Callable[..., Any]) -> str:
-    """Return how a class's method must be written to take the arguments of ``base``; empty if it does."""
-    pattern = inspect.signature(base)
-    plain = [p.replace(annotation=p.empty) for p in pattern.parameters.values()]
-    wanted = pattern.replace(parameters=plain, return_annotation=inspect.Signature.empty)
-    raw = inspect.getattr_static(cls, name)
-    found = getattr(raw, "__func__", raw)
-    write = f"write def {name}{wanted}"
-    if not callable(found):
-        return f"{cls.__name__}.{name} is not a function; {write}"
-    given = [p.name for p in plain if p.kind is p.POSITIONAL_OR_KEYWORD]
-    named = {p.name: None for p in plain if p.kind is p.KEYWORD_ONLY and p.name != "chunk"}
-    own = inspect.signature(found)
-    try:
-        own.bind(*given[isinstance(raw, staticmethod) :], **named)
-    except TypeError:
-        bare = [p.replace(annotation=p.empty) for p in own.parameters.values()]
-        taken = own.replace(parameters=bare, return_annotation=own.empty)
-        return f"{cls.__name__}.{name} takes {taken}; {write}"
-    return ""
 
 
 def _where(factory: Any) -> str:

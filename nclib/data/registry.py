@@ -14,6 +14,7 @@ from nclib.data.dataset import Dataset
 
 C = TypeVar("C", bound=Callable[..., Any])
 
+NAMED = {inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD}
 #: What a data set of each task returns.
 TASKS: dict[str, type] = {"pairs": Dataset, "categories": CategoryData}
 
@@ -22,7 +23,7 @@ class DatasetRegistry(Registry[Callable[..., Any]]):
     """Data sets of both tasks under distinct names; ``of[task]`` is the registry of one task."""
 
     def __init__(self) -> None:
-        super().__init__("dataset", _mistake_in)
+        super().__init__("dataset")
         self.of: dict[str, Registry[Callable[..., Any]]] = {task: Registry("dataset") for task in TASKS}
 
     def register(self, name: str, *, summary: str, paper: str = "", task: str = "pairs") -> Callable[[C], C]:
@@ -66,6 +67,9 @@ class DatasetRegistry(Registry[Callable[..., Any]]):
         add = super().register(name, summary=summary, paper=paper)
 
         def checked(factory: C) -> C:
+            kinds = {p.kind for p in inspect.signature(factory).parameters.values()}
+            if not kinds <= NAMED:
+                raise TypeError(f"dataset {name!r}: every option needs a name, without *args and **options")
             old = self.task(name) if name in self else task
             add(factory)
             if old != task:  # defined again in a notebook
@@ -83,12 +87,6 @@ class DatasetRegistry(Registry[Callable[..., Any]]):
         """Return the task of a data set, ``"pairs"`` or ``"categories"``."""
         entry = self[name]
         return next(task for task, own in self.of.items() if entry.name in own)
-
-
-def _mistake_in(factory: Callable[..., Any]) -> str:
-    kinds = {p.kind for p in inspect.signature(factory).parameters.values()}
-    named = {inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD}
-    return "" if kinds <= named else "every option needs a name, without *args and **options"
 
 
 datasets = DatasetRegistry()

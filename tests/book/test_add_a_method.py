@@ -32,8 +32,9 @@ def smaller(code: str) -> str:
 
 
 def test_every_block_of_the_page_is_one_that_is_run() -> None:
-    methods = ["dropped", "run-dropped", "compare-dropped", "counted", "trimmed", "run-trimmed"]
-    assert list(BLOCKS) == [*methods, "best-region", "run-best-region"]  # the last two: test_add_a_model.py
+    methods = ["dropped", "check-dropped", "run-dropped", "compare-dropped", "counted"]
+    labels, model = ["trimmed", "run-trimmed"], ["best-region", "run-best-region", "check-best-region"]
+    assert list(BLOCKS) == [*methods, *labels, *model]  # run-best-region: test_add_a_model.py
     assert PAGE.count("```python") == 0
 
 
@@ -137,7 +138,8 @@ def test_methods_and_a_model_outside_the_package_come_as_far_as_a_figure(tmp_pat
         (tmp_path / f"{name}.py").write_text(code, "utf8")
     compare = smaller(BLOCKS["compare-dropped"].code).replace('model="vse"', 'model="best_region"')
     assert compare.count("best_region") == 1
-    out = run(f"{LOAD}\nimport nclib\n{compare}{LOOK}{smaller(COUNT)}", tmp_path, PACKAGE.parent)
+    checks = "\n".join(BLOCKS[name].code for name in ("check-dropped", "check-best-region"))
+    out = run(f"{LOAD}\nimport nclib\n{checks}\n{compare}{LOOK}{smaller(COUNT)}", tmp_path, PACKAGE.parent)
     *_, shown, counted = out.splitlines()
     seen = json.loads(shown)
     assert seen["catalogues"] == [True, True, True]
