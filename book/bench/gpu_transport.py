@@ -13,7 +13,7 @@ from gpu_common import Bench, Result, off_diagonal
 from torch import Tensor
 
 from nclib import ot
-from nclib.ot.small import transport_scores
+from nclib.ot.pairs import transport_scores
 
 PROBLEMS = (("head", 0.01), ("head", 0.07), ("cluster", 0.07), ("narrow", 0.01))
 MASS, AT_ONCE = 0.1, 64

@@ -55,7 +55,7 @@ class Size:
     turns: int
 
 
-TIMES = ("nclib/models", "book/bench/similarity.py")
+TIMES = ("nclib/models", "nclib/ot/pairs.py", "book/bench/similarity.py")
 SIZES = {
     "tiny": Size(4, 12, 68, 16, 8, 8, (6, 8), 3),
     "quick": Size(128, 12, 68, 128, 32, 64, (6, 14), 7),

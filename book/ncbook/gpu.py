@@ -96,7 +96,7 @@ PART_MODULES = {
     "method": ("nclib.runs.pair_trainer",),
     "launches": ("nclib.runs.pair_trainer",),
     "score": ("nclib.models.scoring",),
-    "transport": ("nclib.ot.entropic", "nclib.ot.small"),
+    "transport": ("nclib.ot.entropic", "nclib.ot.pairs"),
     "labels": (),
 }
 

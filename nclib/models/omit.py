@@ -40,7 +40,8 @@ from nclib.models.pretrained import start_from
 from nclib.models.region_words import TextMatcher
 from nclib.models.registry import register
 from nclib.models.vse_inf import ResidualRegionEncoder
-from nclib.ot.small import LOOPS, transport_plans, transport_scores
+from nclib.ot.pairs import transport_plans, transport_scores
+from nclib.ot.small import LOOPS
 
 MASK_RATIO = {"region": 0.4, "grid": 0.2}
 """Share of the fragments of an image that training leaves out (Sec. 4.1)."""

@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from nclib import losses, models
 from nclib.models import Tokens, compiled, grouping, omit, omit_matching, region_words, sgraf
 from nclib.models.encoders import BiGRU
-from nclib.ot import small
+from nclib.ot import pairs
 
 SIZES = {"feature_dim": 16, "vocab_size": 30, "n_regions": 5, "embed_dim": 32, "sim_dim": 8, "word_dim": 8}
 SLOW = pytest.mark.exhaustive
@@ -62,8 +62,8 @@ def test_one_graph_serves_all_lengths_and_changes_no_number(name, monkeypatch):
         return torch.compile(function, dynamic=None, fullgraph=True, backend=backend)
 
     monkeypatch.setattr(compiled, "_compiled", lambda f: made.get(f) or made.setdefault(f, compiler(f)))
-    node = SimpleNamespace(apply=small._formula_scores)  # a GPU's formulas in place of a CPU's node
-    monkeypatch.setattr(small, "_TransportScores", node)
+    node = SimpleNamespace(apply=pairs._formula_scores)  # a GPU's formulas in place of a CPU's node
+    monkeypatch.setattr(pairs, "_TransportScores", node)
     model = quiet(name)
     for n, longest in ((6, 9), (6, 7), (5, 12)):
         images, tokens, found = torch.rand(6, 5, 16).double(), captions(n, longest), []

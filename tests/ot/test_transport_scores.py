@@ -6,8 +6,9 @@ import pytest
 import torch
 
 import nclib.ot
-from nclib.ot import small
-from nclib.ot.small import LOOPS, transport_scores
+from nclib.ot import pairs
+from nclib.ot.pairs import transport_scores
+from nclib.ot.small import LOOPS
 
 
 class Elsewhere(torch.Tensor):
@@ -31,7 +32,7 @@ def problem(seed=0, shape=(5, 4, 6, 7), dtype=torch.float64, scale=0.7):
 @pytest.mark.parametrize("skip", [0, 1])
 @pytest.mark.parametrize(("lam", "iterations"), [(0.1, 1), (0.1, 4), (0.01, 3), (0.001, 3)])
 def test_node_equals_ordinary_operations_and_the_general_solver(loop, skip, lam, iterations, monkeypatch):
-    monkeypatch.setattr(small, "BLOCK_ENTRIES", 2 * 4 * 6 * 7)  # three blocks of images
+    monkeypatch.setattr(pairs, "BLOCK_ENTRIES", 2 * 4 * 6 * 7)  # three blocks of images
     s, p, q, mask = problem()
     sides = [x.requires_grad_() for x in (s, p, q)]
     options = {"lam": lam, "iterations": iterations, "loop": loop, "skip": skip}
