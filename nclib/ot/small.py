@@ -197,7 +197,7 @@ def constants_weight(top: Tensor, lam: float) -> Tensor:
 def differentiable_gradients(
     out: Tensor, grad: Tensor, sides: Sequence[Tensor], needs: Sequence[bool]
 ) -> Iterator[Tensor | None]:
-    """Give the gradient of each side that needs one, itself differentiable, from ``grad``, that of ``out``."""
+    """Give the gradient of each side that needs one, itself differentiable, from that of ``out``."""
     wanted = [x for x, need in zip(sides, needs, strict=True) if need]
     found = iter(torch.autograd.grad(out, wanted, grad, create_graph=True))
     return (next(found) if need else None for need in needs)
