@@ -310,7 +310,6 @@ def complementary(
     tau: float = 0.05,
     *,
     q: float = 0.2,
-    negatives: tuple[Tensor, Tensor] | None = None,
 ) -> Tensor:
     """Complementary contrastive loss, both directions added (RCL; Hu et al., TPAMI 2023).
 
@@ -324,9 +323,6 @@ def complementary(
         The function f of the negatives' probabilities, one of :data:`COMPLEMENTARY`.
     q : float in (0, 1]
         Exponent of ``"gce"``.
-    negatives : two Tensors of bool, (B, B), optional
-        Those that count, for images as queries and for captions as queries, one query per row; all when not
-        given. The diagonal never counts.
 
     Returns
     -------
@@ -335,10 +331,8 @@ def complementary(
     """
     f, per_direction = COMPLEMENTARY[loss], []
     check_number("q", q, above=0, high=1)
-    for direction, log_p in enumerate(log_probabilities(S, tau)):  # p_v2t, then p_t2v, queries in rows
+    given = torch.eye(len(S), dtype=torch.bool, device=S.device)
+    for log_p in log_probabilities(S, tau):  # p_v2t, then p_t2v, queries in rows
         values = f(log_p.exp(), _complement(log_p), q)  # (B, B)
-        out = torch.eye(len(S), dtype=torch.bool, device=S.device)
-        if negatives is not None:
-            out = out | ~negatives[direction]
-        per_direction.append(values.masked_fill(out, 0.0).sum(1))  # (B,)
+        per_direction.append(values.masked_fill(given, 0.0).sum(1))  # (B,)
     return per_direction[0] + per_direction[1]

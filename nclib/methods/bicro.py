@@ -45,7 +45,6 @@ class BiCroOptions(Options):
     keep_ratio: float = option(0.3, above=0, high=1, help="share of a warm-up batch that counts: least loss")
     threshold: float = option(0.5, low=0, high=0.999, help="a pair is clean when P(clean) exceeds it")
     label_threshold: float = option(0.5, low=0, high=1, help="soft labels up to it become 0")
-    metric: str = option("cosine", choices=("cosine", "euclidean"), help="closeness to the anchors")
 
 
 @register(
@@ -109,14 +108,14 @@ class BiCro(CoTeaching):
             order = by_reliability(S, o.margin)
             anchors = order[-n_anchors(len(order)) :]
             known = u[anchors], t[anchors]
-            ratios = closeness_ratios(u, t, *known, o.metric)
+            ratios = closeness_ratios(u, t, *known)
             y_clean = clean_labels(*ratios, order, o.label_threshold)
             log.clean.append((clean.index, y_clean))
             log.anchors.append((clean.index, torch.zeros_like(y_clean).index_fill(0, anchors, 1.0)))
             if noisy is None:
                 return y_clean, None
             u, t = global_vectors(peer.encode_images(noisy.images), peer.encode_captions(noisy.captions))
-            y_noisy = noisy_labels(*closeness_ratios(u, t, *known, o.metric), o.label_threshold)
+            y_noisy = noisy_labels(*closeness_ratios(u, t, *known), o.label_threshold)
             log.noisy.append((noisy.index, y_noisy))
             return y_clean, y_noisy
 

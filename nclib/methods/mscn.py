@@ -26,7 +26,7 @@ from torch import Tensor
 from nclib import losses
 from nclib.methods.base import Batch, Loop, Options, Steps, StepTerms, Terms, Truth, option, register
 from nclib.methods.coteaching import GRID, CoTeaching, Division, mean_report
-from nclib.methods.parts.meta import LOOK_AHEAD, Call, MetaMatcher, MetaPairs
+from nclib.methods.parts.meta import Call, MetaMatcher, MetaPairs, look_ahead_gradient
 from nclib.models import Matcher
 from nclib.noise import BetaMixture, auc, beta_moments
 
@@ -42,13 +42,7 @@ class MSCNOptions(Options):
     margin: float = option(0.2, above=0, help="margin alpha of a pair whose score is 1")
     threshold: float = option(0.5, low=0, high=0.999, help="a pair is kept when P(clean) exceeds it")
     meta_lr: float = option(17e-6, above=0, help="learning rate of the meta-network after warm-up")
-    train_batch: int = option(0, low=0, help="pairs in a training batch; 0: half of batch_size (official)")
     lookahead_every: int = option(1, low=1, help="steps from one update of the meta-network to the next")
-    lookahead: str = option(
-        "exact",
-        choices=tuple(LOOK_AHEAD),
-        help="derivative through the step: by differentiating it, or by a difference (faster)",
-    )
 
 
 def score_margins(s: Tensor, margin: float = 0.2) -> Tensor:
@@ -170,7 +164,7 @@ class MSCN(CoTeaching):
         self._network(loop).meta.requires_grad_(False)
         for group in self.meta_optimizers[loop.active].param_groups:
             group["lr"] = self.options.meta_lr * loop.lr_scale
-        B = self.options.train_batch or max(2, loop.batch_size // 2)
+        B = max(2, loop.batch_size // 2)  # as in the official code
         order = torch.randperm(len(kept), generator=loop.generator("kept"))
         batches = loop.batches_of(kept[order], B)
         if not len(batches):
@@ -229,7 +223,7 @@ class MSCN(CoTeaching):
             return (each * weight).sum() / weight.sum().clamp_min(1)
 
         draw = loop.generator(f"look-ahead {int(batch.index[0])}")
-        gradients, loss = LOOK_AHEAD[self.options.lookahead](
+        gradients, loss = look_ahead_gradient(
             network,
             vectors(batch),
             lambda logits: self._loss(torch.sigmoid(logits)),

@@ -53,13 +53,7 @@ class PCSROptions(Options):
     ambiguous_from: float = option(
         0.8, low=0, high=1, help="share of the training epochs before ambiguous pairs join; 1: never"
     )
-    entropy_weight: float = option(10.0, low=0, help="weight of the entropy of the pseudo-classes")
-    entropy: str = option(
-        "batch",
-        choices=("batch", "sample"),
-        help="entropy of a batch's mean distribution, meant to keep all classes in use; sample: mean "
-        "entropy of the single ones, as in the official code",
-    )
+    entropy_weight: float = option(10.0, low=0, help="weight of the entropy of a batch's pseudo-classes")
     q: float = option(0.7, above=0, high=1, help="exponent of the robust loss of ambiguous pairs")
     label_threshold: float = option(0.5, low=0, high=1, help="labels of replaced captions below it become 0")
 
@@ -99,8 +93,9 @@ class PCSR(CoTeaching):
 
     The pseudo-classes may collapse into one, so that all votes agree: ``classes_used`` of a record counts
     those that the votes of an epoch name. Labels of replaced captions carry no gradient; in the official code
-    they do, and training makes them smaller. There the head votes in warm-up, too, before it is trained, and
-    a caption that several images of a batch take is a negative of each of them.
+    they do, and training makes them smaller. There the head votes in warm-up, too, before it is trained, a
+    caption that several images of a batch take is a negative of each of them, and the entropy is the mean of
+    single distributions; here it is that of the batch's mean distribution, meant to keep all classes in use.
     """
 
     Options = PCSROptions
@@ -257,7 +252,7 @@ class PCSR(CoTeaching):
         return losses.soft_margins(y, self.options.margin, self.options.m)
 
     def _entropy(self, log_pi: Tensor) -> Tensor:
-        return -self.options.entropy_weight * entropy(log_pi, self.options.entropy)
+        return -self.options.entropy_weight * entropy(log_pi)
 
     # -- figures and record --------------------------------------------------------
 

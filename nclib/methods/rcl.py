@@ -6,13 +6,12 @@ supervised: the complementary contrastive loss pushes down the probability :math
 
 .. math::
 
-    \mathcal L=\frac1B\sum_i\sum_{j\ne i}\Omega^v_{ij}f(p^v_{ij})
-    +\frac1B\sum_i\sum_{j\ne i}\Omega^t_{ij}f(p^t_{ij})
+    \mathcal L=\frac1B\sum_i\sum_{j\ne i}f(p^v_{ij})+\frac1B\sum_i\sum_{j\ne i}f(p^t_{ij})
 
 Symbols: :math:`S` similarities (images in rows), :math:`\tau` temperature, :math:`p^v` softmax of
-:math:`S/\tau` over the captions of an image, :math:`p^t` over the images of a caption, :math:`\Omega` the
-negatives that count (default all), :math:`f` an increasing function of
-:data:`nclib.losses.COMPLEMENTARY`.
+:math:`S/\tau` over the captions of an image, :math:`p^t` over the images of a caption, :math:`f` an
+increasing function of :data:`nclib.losses.COMPLEMENTARY`. The official code can count a random part of the
+negatives; all count here.
 """
 
 from __future__ import annotations
@@ -34,31 +33,9 @@ from nclib.methods.parts.detector import detector_report
 class RCLOptions(Options):
     """Options of RCL; the defaults are those of the published Flickr30K and MS-COCO runs."""
 
-    loss: str = option(
-        "log",
-        choices=(*COMPLEMENTARY, "infonce", "triplet"),
-        help="f of the negatives, or a baseline on the pairs",
-    )
+    loss: str = option("log", choices=tuple(COMPLEMENTARY), help="f of the negatives")
     tau: float = option(0.05, above=0, help="temperature of both softmaxes")
     q: float = option(0.2, above=0, high=1, help="exponent of the generalised cross entropy, loss='gce'")
-    margin: float = option(0.2, above=0, help="margin of the baseline loss='triplet'")
-    ratio: float = option(1.0, above=0, high=1, help="negatives that count, as a share of the batch; 1: all")
-
-
-def draw_negatives(B: int, ratio: float, generator: torch.Generator) -> Tensor:
-    """Draw Omega, bool (B, B) on the host, one query per row: random negatives, never the given pair.
-
-    Parameters
-    ----------
-    B : int, >= 2
-        Pairs in the batch.
-    ratio : float, > 0
-        ``floor(ratio * B)`` negatives per query are drawn, from one to all ``B - 1``.
-    generator : torch.Generator, on the host
-    """
-    k = min(max(int(ratio * B), 1), B - 1)
-    order = torch.rand(B, B, generator=generator).fill_diagonal_(2.0)  # the given pair comes last
-    return torch.zeros(B, B, dtype=torch.bool).scatter_(1, order.topk(k, dim=1, largest=False).indices, True)
 
 
 @register(
@@ -86,22 +63,9 @@ class RCL(Method):
 
     def step(self, loop: Loop, batch: Batch) -> Terms:
         o = self.options
-        S = loop.similarity(batch)
-        if o.loss == "infonce":
-            return {"infonce": losses.info_nce(S, o.tau).mean()}
-        if o.loss == "triplet":
-            return {"triplet": losses.triplet(S, o.margin, "hardest").sum()}
-        omega = self._negatives(loop, batch) if o.ratio < 1 else None
-        return {"complementary": complementary(S, o.loss, o.tau, q=o.q, negatives=omega).mean()}
+        return {"complementary": complementary(loop.similarity(batch), o.loss, o.tau, q=o.q).mean()}
 
     warmup_step = step  # the method has no warm-up; where a user asks for it, it is the same
-
-    def _negatives(self, loop: Loop, batch: Batch) -> tuple[Tensor, Tensor]:
-        # Drawn for each direction: one matrix for both would mean images in one and captions in the other.
-        g = loop.generator(f"negatives {int(batch.index[0])}")
-        drawn = torch.stack([draw_negatives(len(batch), self.options.ratio, g) for _ in range(2)])
-        v, t = drawn.to(loop.device, non_blocking=True)
-        return v, t
 
     # -- how probable the trained network finds the given pairs; it trains nothing -----------------------
 

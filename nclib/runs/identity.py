@@ -48,15 +48,15 @@ before. Such a value is left out of names, so that they stay. ``"decay"`` is a s
 ``"l2rm.stop"`` an option of a method, ``"model_options.drop"`` one of models."""
 
 REMOVED: dict[str, dict[str, Any]] = {
-    "bicro": {"split": "beta", "margin_of": "pair", "compat_scatter": False},
+    "bicro": {"split": "beta", "margin_of": "pair", "compat_scatter": False, "metric": "cosine"},
     "cream": {"filter": "labels"},
     "decl": {"hinge": "sum"},
     "in2r": {"elite": True, "refine": True, "soft_target": False, "center": "none"},
     "l2rm": {"split": "mean"},
-    "mscn": {"margin_of": "pair"},
+    "mscn": {"margin_of": "pair", "lookahead": "exact", "train_batch": 0},
     "ncr": {"soft_margin": "exponential"},
-    "pcsr": {"votes": "training", "duplicates": "ignored"},
-    "rcl": {"judge": True},
+    "pcsr": {"votes": "training", "duplicates": "ignored", "entropy": "batch"},
+    "rcl": {"judge": True, "margin": 0.2, "ratio": 1.0},
     "repair": {"labels_at": "epoch"},
     "sps": {"duplicates": "one"},
     "contrastive_heads": {"supervised": True},

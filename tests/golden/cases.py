@@ -26,16 +26,14 @@ VARIANTS: dict[str, tuple[dict[str, Any], ...]] = {
     "ncr": ({"loss": "gce"},),
     "sps": ({"loss": "gce"}, {"loss": "triplet"}),
     "linear": ({"filter": False},),
-    "rcl": (*({"loss": x} for x in ("tan", "abs", "exp", "gce", "infonce", "triplet")), {"ratio": 0.5}),
+    "rcl": tuple({"loss": x} for x in ("tan", "abs", "exp", "gce")),
     "l2rm": (
         *({"rematch": x} for x in ("kl", "infonce")),
         {"cost": "cosine", "stop": "accurate"},
         {"mask": False},
     ),
-    "bicro": ({"metric": "euclidean"},),
-    "mscn": ({"lookahead": "difference"}, {"lookahead_every": 2}),
+    "mscn": ({"lookahead_every": 2},),
     "cream": ({"mined_gradient": True}, {"loss": "gce"}, {"loss": "triplet"}),
-    "pcsr": ({"entropy": "sample"},),
     "gsc_plus": ({"words": "positions", "model": "sgr"}, {"loss": "triplet"}),
     "crank": ({"select": "none", "loss": "gce"},),
     "repair": (

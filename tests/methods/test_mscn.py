@@ -12,7 +12,7 @@ from tiny import SCORES as S
 import nclib
 from nclib import losses, models
 from nclib.methods.mscn import MSCN, clipped_inside, purify, score_margins
-from nclib.methods.parts.meta import LOOK_AHEAD, MetaMatcher, MetaPairs, join_batches, sgd_step
+from nclib.methods.parts.meta import MetaMatcher, MetaPairs, join_batches, look_ahead_gradient, sgd_step
 from nclib.models import similarity_matrix
 from nclib.noise import beta_moments
 from nclib.runs import epoch_arrays
@@ -114,13 +114,13 @@ def test_exact_gradient_equals_a_finite_difference_of_the_whole_look_ahead(name)
     network.train()
     lr = 0.5  # large, so that the term through the step matters
     steps = (network, train_vectors, train_loss, meta_vectors, meta_loss)
-    found, loss = LOOK_AHEAD["exact"](*steps, lr=lr, seed=7)
+    found, loss = look_ahead_gradient(*steps, lr=lr, seed=7)
     first = network.meta.layers[0].weight
 
     def value(shift):
         with torch.no_grad():
             first.add_(shift)
-        result = LOOK_AHEAD["exact"](*steps, lr=lr, seed=7)[1].item()
+        result = look_ahead_gradient(*steps, lr=lr, seed=7)[1].item()
         with torch.no_grad():
             first.sub_(shift)
         return result
@@ -132,36 +132,22 @@ def test_exact_gradient_equals_a_finite_difference_of_the_whole_look_ahead(name)
         shift.view(-1)[k] = 1e-6
         slope = (value(shift) - value(-shift)) / 2e-6
         assert found[0].flatten()[k].item() == pytest.approx(slope, rel=1e-4, abs=1e-9)
-    still, _ = LOOK_AHEAD["exact"](*steps, lr=1e-12, seed=7)
+    still, _ = look_ahead_gradient(*steps, lr=1e-12, seed=7)
     assert not torch.allclose(still[0], found[0], rtol=1e-3)  # the step is felt
 
 
 @pytest.mark.parametrize("name", REGISTERED)
-def test_difference_gradient_equals_the_exact_one_and_leaves_no_trace(name):
+def test_the_look_ahead_leaves_no_trace(name):
     network, images, tokens = small_network(name)
     network.train()
     before = {k: v.clone() for k, v in network.state_dict().items()}
     drawn = torch.get_rng_state()
     steps = (network, *problem(network, images, tokens))
-    exact, loss = LOOK_AHEAD["exact"](*steps, lr=0.5, seed=3)
-    quick, same = LOOK_AHEAD["difference"](*steps, lr=0.5, seed=3)
-    assert loss.item() == pytest.approx(same.item(), abs=1e-12)
-    largest = max(float(g.abs().max()) for g in exact)
-    for a, b in zip(exact, quick, strict=True):
-        assert torch.allclose(a, b, atol=1e-5 * largest)
+    found, _ = look_ahead_gradient(*steps, lr=0.5, seed=3)
+    assert all(g.isfinite().all() and g.any() for g in found)
     assert all(torch.equal(v, before[k]) for k, v in network.state_dict().items())
     assert torch.equal(torch.get_rng_state(), drawn)
     assert all(p.grad is None for p in network.parameters())
-
-
-def test_difference_gradient_in_single_precision():
-    network, images, tokens = small_network("saf", torch.float32)
-    network.train()
-    steps = (network, *problem(network, images, tokens))
-    exact, _ = LOOK_AHEAD["exact"](*steps, lr=0.5, seed=3)
-    quick, _ = LOOK_AHEAD["difference"](*steps, lr=0.5, seed=3)
-    a, b = (torch.cat([g.flatten() for g in gradient]) for gradient in (exact, quick))
-    assert float((a - b).norm() / a.norm()) < 5e-3
 
 
 # -- the wrapped model ------------------------------------------------------------------------------------
@@ -294,8 +280,6 @@ def test_training_batches_are_half_of_those_in_warm_up(trainer):
     for _, batch, _ in trainer.method.begin_epoch(trainer):
         sizes.append(len(batch))
     assert sizes == [8, 8, 5]
-    trainer.method.options = type(trainer.method.options)(train_batch=10)
-    assert [len(batch) for _, batch, _ in trainer.method.begin_epoch(trainer)] == [10, 10]  # 1 is left out
 
 
 class _Kept:

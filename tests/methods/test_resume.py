@@ -31,7 +31,7 @@ OWN = {
     "mscn": [{"meta_lr": 1e-3}],
     "pcsr": [{"classes": 12}],
     "plain": [{}, {"optimizer": "adamp"}, {"optimizer": "amsgrad"}, {"ema": 0.9, "epochs": 3}],
-    "rcl": [{"warmup_epochs": 0, "ratio": 0.5}],
+    "rcl": [{"warmup_epochs": 0}],
     "repair": [{"mrate": 0.5, "epochs": 3, "eta": 0.6, "K": 5, "bank_size": 64, "bank_precision": "bf16"}],
 }
 _posterior = MSCN.posterior

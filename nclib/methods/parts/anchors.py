@@ -48,45 +48,36 @@ def n_anchors(batch_size: int) -> int:
     return batch_size // ANCHOR_SHARE + 1
 
 
-def _ratio(x: Tensor, y: Tensor, if_both_zero: float) -> Tensor:
+def _ratio(x: Tensor, y: Tensor) -> Tensor:
     """Return the smaller of x / y and y / x; 0 where one of the two is 0."""
     whole = (x != 0) & (y != 0)
     quotient = torch.where(whole, x, 1.0) / torch.where(whole, y, 1.0)
     smaller = torch.where(quotient < 1, quotient, 1 / quotient)
-    return torch.where(whole, smaller, torch.where((x == 0) & (y == 0), if_both_zero, 0.0))
+    return torch.where(whole, smaller, 0.0)
 
 
-def closeness_ratios(
-    u: Tensor, t: Tensor, anchor_u: Tensor, anchor_t: Tensor, metric: str = "cosine"
-) -> tuple[Tensor, Tensor]:
+def closeness_ratios(u: Tensor, t: Tensor, anchor_u: Tensor, anchor_t: Tensor) -> tuple[Tensor, Tensor]:
     """Compare how close pairs are to the anchors in the two modalities.
 
     :math:`R^I`: with c the anchor whose image is nearest, the ratio (at most 1) of the closeness of the
-    images to the closeness of the captions. :math:`R^T`: the same with c the nearest by caption.
+    images to the closeness of the captions. :math:`R^T`: the same with c the nearest by caption. Closeness is
+    the cosine, as in the official code; the paper says distance.
 
     Parameters
     ----------
     u, t, anchor_u, anchor_t : Tensor, (B, D), (B, E), (a, D), (a, E)
         Global vectors of the images and captions of the pairs, and of the anchors.
-    metric : {"cosine", "euclidean"}
-        Cosine similarities, as in the official code, or distances, as the paper says.
 
     Returns
     -------
     R_I, R_T : Tensor, (B,)
-        At most 1; negative where cosines differ in sign, 0 where one closeness is 0 (two distances of 0
-        agree, ratio 1).
+        At most 1; negative where cosines differ in sign, 0 where one of them is 0.
     """
     pairs = ((u, anchor_u), (t, anchor_t))
-    if metric == "euclidean":
-        image, text = (torch.cdist(x, c, compute_mode="donot_use_mm_for_euclid_dist") for x, c in pairs)
-        by_image, by_text = image.argmin(1, keepdim=True), text.argmin(1, keepdim=True)
-    else:
-        image, text = (normalize(x, dim=1) @ normalize(c, dim=1).T for x, c in pairs)  # (B, a)
-        by_image, by_text = image.argmax(1, keepdim=True), text.argmax(1, keepdim=True)
-    same = 1.0 if metric == "euclidean" else 0.0
-    r_image = _ratio(image.gather(1, by_image), text.gather(1, by_image), same)
-    r_text = _ratio(text.gather(1, by_text), image.gather(1, by_text), same)
+    image, text = (normalize(x, dim=1) @ normalize(c, dim=1).T for x, c in pairs)  # (B, a)
+    by_image, by_text = image.argmax(1, keepdim=True), text.argmax(1, keepdim=True)
+    r_image = _ratio(image.gather(1, by_image), text.gather(1, by_image))
+    r_text = _ratio(text.gather(1, by_text), image.gather(1, by_text))
     return r_image[:, 0], r_text[:, 0]
 
 

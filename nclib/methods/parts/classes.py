@@ -76,18 +76,10 @@ def consistency(votes: Tensor) -> Tensor:
     return first - second
 
 
-def entropy(log_pi: Tensor, of: str = "batch") -> Tensor:
-    """Return the entropy of the mean distribution of a batch, or the mean of the single ones ("sample").
-
-    Parameters
-    ----------
-    log_pi : Tensor, (B, C)
-        Logarithms of the distributions.
-    of : {"batch", "sample"}
-    """
-    if of == "batch":
-        log_pi = log_pi.logsumexp(0, keepdim=True) - math.log(len(log_pi))
-    return -(log_pi.exp() * log_pi).sum(1).mean()
+def entropy(log_pi: Tensor) -> Tensor:
+    """Return the entropy of the mean distribution of a batch, from the logarithms of all, (B, C)."""
+    mean = log_pi.logsumexp(0) - math.log(len(log_pi))
+    return -(mean.exp() * mean).sum()
 
 
 def robust_cross_entropy(log_pi: Tensor, target: Tensor, q: float = 0.7) -> Tensor:

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
-from functools import partial
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -163,20 +162,13 @@ def look_ahead_gradient(
     *,
     lr: float,
     seed: int,
-    exact: bool,
 ) -> tuple[list[Tensor], Tensor]:
     r"""Gradient with respect to :math:`\Theta` of the meta loss after one SGD step of :math:`\phi`.
 
     .. math:: \hat\phi' = \phi - \eta \nabla_\phi L_{tr}(\phi, \Theta), \qquad
               \frac{d}{d\Theta} L_m(\hat\phi'(\Theta), \Theta)
 
-    Exact: by differentiating through the step, as the paper does; the gradient of :math:`L_{tr}` is itself
-    differentiated. Otherwise without a second derivative of the model: with
-    :math:`v = \nabla_{\hat\phi'} L_m` the term through the step is
-    :math:`-\eta\,\partial_\Theta \langle \partial_z L_{tr}(V(z; \Theta)), J v\rangle`. Of the model it needs
-    only :math:`Jv`, how its similarity vectors :math:`z` change along :math:`v`. That is a central difference
-    of two evaluations with the same dropout; the derivative in :math:`\Theta` goes through the meta-network
-    alone.
+    The gradient of :math:`L_{tr}` is itself differentiated, as in the paper.
 
     Parameters
     ----------
@@ -188,7 +180,6 @@ def look_ahead_gradient(
         Scalar loss of the logits that the meta-network gives to these vectors.
     lr, seed : float, int
         :math:`\eta`, and the seed of the dropout.
-    exact : bool
 
     Returns
     -------
@@ -210,41 +201,11 @@ def look_ahead_gradient(
         return found
 
     # The fused recurrent kernels of CUDA have no second derivative, and neither has what is compiled.
-    kernels = torch.backends.cudnn.flags(enabled=False) if exact else nullcontext()
-    with kernels, compiling("off"), torch.enable_grad():
-        z = vectors(train_vectors, phi, seed)
-        loss = train_loss(logits(z))
-        g = torch.autograd.grad(loss, list(phi.values()), create_graph=exact, allow_unused=True)
-        stepped = sgd_step(phi, g, lr)
-        if not exact:
-            stepped = {name: value.detach().requires_grad_() for name, value in stepped.items()}
-        found = meta_loss(logits(vectors(meta_vectors, stepped, seed + 1)))
-        if exact:
-            return list(torch.autograd.grad(found, list(theta.values()))), found.detach()
-        wanted = [*theta.values(), *stepped.values()]
-        grads = torch.autograd.grad(found, wanted, allow_unused=True)
-    direct, v = grads[: len(theta)], grads[len(theta) :]
-    with torch.no_grad():
-        norms = [value.norm() for value in v if value is not None]
-        length = torch.stack(norms).norm().clamp_min(torch.finfo(z.dtype).tiny)
-        # A balance of the errors of curvature and of rounding; shorter than for a smooth function, because
-        # batch normalisation of nearly constant values has a large curvature.
-        h = torch.finfo(z.dtype).eps ** (1 / 3) / 20
-        move = tuple(value if value is None else value * (h / length) for value in v)
-        ahead, behind = (vectors(train_vectors, sgd_step(phi, move, rate), seed) for rate in (-1, 1))
-        jv = (ahead - behind) * (length / (2 * h))
-    with torch.enable_grad():
-        z = z.detach().requires_grad_()
-        (dz,) = torch.autograd.grad(train_loss(logits(z)), z, create_graph=True)
-        through = torch.autograd.grad((dz * jv).sum(), list(theta.values()), allow_unused=True)
-    pairs = zip(direct, through, strict=True)
-    return [d if t is None else d - lr * t for d, t in pairs], found.detach()
-
-
-LOOK_AHEAD = {
-    "exact": partial(look_ahead_gradient, exact=True),
-    "difference": partial(look_ahead_gradient, exact=False),
-}
+    with torch.backends.cudnn.flags(enabled=False), compiling("off"), torch.enable_grad():
+        loss = train_loss(logits(vectors(train_vectors, phi, seed)))
+        g = torch.autograd.grad(loss, list(phi.values()), create_graph=True, allow_unused=True)
+        after = meta_loss(logits(vectors(meta_vectors, sgd_step(phi, g, lr), seed + 1)))
+        return list(torch.autograd.grad(after, list(theta.values()))), after.detach()
 
 
 class MetaPairs:
