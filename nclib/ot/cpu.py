@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nclib.ot.problem import EPSILON, LEAST, MASS_TOL, NO_SLACK, Potentials, Problem, Settings
+from nclib.ot.problem import EPSILON, LEAST, MASS_TOL, NO_SLACK, Potentials, Problem, SolverSettings
 from nclib.ot.transport import Buffers, Transport
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -372,7 +372,7 @@ def _uniform(size: int) -> tuple[Array, float, Tensor]:
 
 @careless
 def solve_plain(
-    cost: Tensor, mask: Tensor | None, reg: float, how: Settings, mass: Any = None
+    cost: Tensor, mask: Tensor | None, reg: float, how: SolverSettings, mass: Any = None
 ) -> Transport | None:
     """Solve one problem with uniform weights, as in a training step; None leaves it to :func:`solve`.
 
@@ -425,7 +425,7 @@ def solve_plain(
 
 
 @careless
-def solve(problem: Problem, buffers: Buffers, how: Settings) -> list[int]:
+def solve(problem: Problem, buffers: Buffers, how: SolverSettings) -> list[int]:
     """Solve k problems on the CPU, cost (..., n, m), into the buffers; return which are not solved."""
     reg, dtype = problem.reg, problem.cost.dtype
     costs, masks, ps, qs, masses = problem.arrays()

@@ -23,7 +23,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from nclib.ot.problem import MASS_TOL, NO_SLACK, Problem, Settings, useful
+from nclib.ot.problem import MASS_TOL, NO_SLACK, Problem, SolverSettings, useful
 from nclib.ot.transport import Buffers
 
 #: Passes between two looks at the error (each look is one host synchronisation).
@@ -40,7 +40,7 @@ EASY_RANGE = 30.0
 FIRST_DAMP, MOST_DAMP = 1e-2, 1e6
 
 
-def solve(problem: Problem, result: Buffers, index: Tensor, method: str, how: Settings) -> Tensor:
+def solve(problem: Problem, result: Buffers, index: Tensor, method: str, how: SolverSettings) -> Tensor:
     """Solve the problems of ``index``, (r,), into the result; return the part of it that did not converge.
 
     ``problem`` holds k problems on any device, cost (..., n, m); ``method`` is "scaling" or "log".
@@ -106,7 +106,7 @@ def _weights(p: Tensor, q: Tensor, mass: Tensor, dtype: torch.dtype) -> tuple[We
 
 
 @dataclass
-class Rows:
+class Batched:
     """Tensors whose first dimension counts the k problems."""
 
     def take(self, index: Tensor) -> Self:
@@ -120,7 +120,7 @@ class Rows:
 
 
 @dataclass
-class Weights(Rows):
+class Weights(Batched):
     """Weights of k problems; unreachable rows and columns have weight 0."""
 
     p: Tensor  # (k, n)
@@ -131,7 +131,7 @@ class Weights(Rows):
 
 
 @dataclass
-class State(Rows):
+class State(Batched):
     """Potentials of k problems in units of the regularisation, with their errors."""
 
     x: Tensor  # (k, n)

@@ -15,7 +15,7 @@ from nclib.ot import cpu, device, kernels, published
 from nclib.ot.gradients import ImplicitPlan
 from nclib.ot.problem import (
     Problem,
-    Settings,
+    SolverSettings,
     balanced_problem,
     check_choice,
     check_kinds,
@@ -216,7 +216,7 @@ def _solved(
     check_choice("method", method, METHODS)
     accurate = stop == "accurate"
     tol = check_limits(tol, max_iter, TOLERANCE[cost.dtype] if accurate else published.THRESHOLD)
-    how = Settings(method, tol, max_iter)
+    how = SolverSettings(method, tol, max_iter)
     found = None
     if accurate and method != "log" and p is None and q is None:
         found = cpu.solve_plain(cost, mask, reg, how, *mass)
@@ -229,7 +229,7 @@ def _solved(
 
 
 def _solved_anywhere(
-    state: Callable[..., Problem], given: tuple[Any, ...], stop: str, how: Settings
+    state: Callable[..., Problem], given: tuple[Any, ...], stop: str, how: SolverSettings
 ) -> Transport:
     """Solve a problem of any kind on the device where that is fastest."""
     cost, *_, mask = given
@@ -254,7 +254,7 @@ def _solved_anywhere(
     return found
 
 
-def _solve(problem: Problem, how: Settings) -> Transport:
+def _solve(problem: Problem, how: SolverSettings) -> Transport:
     """Solve a problem whose cost is a constant: on a CPU in NumPy, unless the problems are many and tiny."""
     n, m = problem.cost.shape[-2:]
     buffers, left = Buffers(problem), list(range(problem.mass.numel()))
@@ -266,7 +266,7 @@ def _solve(problem: Problem, how: Settings) -> Transport:
     return buffers.pack()
 
 
-def _solve_in_torch(problem: Problem, buffers: Buffers, indices: list[int], how: Settings) -> None:
+def _solve_in_torch(problem: Problem, buffers: Buffers, indices: list[int], how: SolverSettings) -> None:
     """Solve some problems by a stabilised kernel, then by log-sum-exp; what fails leaves a warning."""
     n, m = problem.cost.shape[-2:]
     left = torch.tensor(indices, device=problem.cost.device)

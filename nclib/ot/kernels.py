@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from nclib.ot.problem import LEAST, MASS_TOL, NO_SLACK, ROUNDING, Problem, Settings
+from nclib.ot.problem import LEAST, MASS_TOL, NO_SLACK, ROUNDING, Problem, SolverSettings
 from nclib.ot.published import HONEST, SAFE_RANGE
 from nclib.ot.transport import Buffers, Transport
 
@@ -35,7 +35,7 @@ def fits(n: int, m: int, stop: str) -> bool:
     return small or max(n, m) <= LONGEST_SIDE
 
 
-def published(problem: Problem, how: Settings) -> Transport:
+def published(problem: Problem, how: SolverSettings) -> Transport:
     """Run the loop of the published rule on all problems; nothing waits.
 
     What the host would refuse or solve by log-sum-exp has a NaN plan: a cost that is not finite or beyond the
@@ -52,7 +52,7 @@ def published(problem: Problem, how: Settings) -> Transport:
     return _launched(_triton.published, problem, limits, None, N=rows, M=columns, num_warps=warps)
 
 
-def accurate(problem: Problem, how: Settings) -> Transport:
+def accurate(problem: Problem, how: SolverSettings) -> Transport:
     """Run passes over all problems until their errors are at most ``how.tol``; nothing waits.
 
     Not ``converged``, whatever their plans, are problems that the host must look at: those that it would

@@ -96,7 +96,7 @@ class Problem:
         return replace(self, cost=self.cost.detach()) if self.cost.requires_grad else self
 
 
-class Settings(NamedTuple):
+class SolverSettings(NamedTuple):
     """How to solve."""
 
     method: str  # how sums over the kernel are taken: "auto", "scaling" or "log"

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nclib.ot.problem import Problem, Settings
+from nclib.ot.problem import Problem, SolverSettings
 from nclib.ot.transport import Buffers, Transport
 
 #: Movement of the row potential at which the loop stops, in the unit of the cost.
@@ -29,7 +29,7 @@ HONEST = 1e-6
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-def solve(problem: Problem, how: Settings) -> Transport:
+def solve(problem: Problem, how: SolverSettings) -> Transport:
     """Run the loop on every extended problem on a CPU, cost (..., n, m), until the official code stops.
 
     The tolerance is the movement of the row potential at which the loop stops, in the unit of the cost; the
@@ -46,7 +46,7 @@ def solve(problem: Problem, how: Settings) -> Transport:
 
 
 @np.errstate(all="ignore")
-def _scaling(problem: Problem, buffers: Buffers, how: Settings) -> list[int]:
+def _scaling(problem: Problem, buffers: Buffers, how: SolverSettings) -> list[int]:
     """Run the loop on kernels, one problem after the other; return those that need the log domain."""
     reg = problem.reg
     costs, masks, ps, qs, masses = problem.arrays()
@@ -114,7 +114,7 @@ def _passes(
     return a, alpha, b, beta, passes
 
 
-def _log_domain(problem: Problem, result: Buffers, index: Tensor, how: Settings) -> None:
+def _log_domain(problem: Problem, result: Buffers, index: Tensor, how: SolverSettings) -> None:
     """The loop as written, on the extended matrix, batched; finished problems are frozen."""
     reg, buffers = problem.reg, result.flat()
     costs, masks, *sides = problem.flat()

@@ -237,7 +237,7 @@ def _plans_in_numpy(
 
 def _in_numpy(
     s: Tensor, p: Tensor, q: Tensor, mask: Tensor | None, spec: Spec, bounds: Bounds
-) -> tuple[small_cpu.Problems, small_cpu.Loop]:
+) -> tuple[small_cpu.Problems, small_cpu.Passes]:
     """State the problems of :func:`plans` as arrays; a row or column that nothing can reach weighs 0."""
     n, m = s.shape[-2:]
     allowed = None
@@ -246,7 +246,7 @@ def _in_numpy(
         p, q, allowed = p * valid.any(-1), q * valid.any(-2), valid.view(-1, n, m).numpy()
     sides = s.reshape(-1, n, m), p.reshape(-1, n), q.reshape(-1, m)
     similarities, rows, columns = (x.detach().numpy() for x in sides)
-    return small_cpu.Problems(similarities, rows, columns, allowed), small_cpu.Loop(*spec, bounds[1])
+    return small_cpu.Problems(similarities, rows, columns, allowed), small_cpu.Passes(*spec, bounds[1])
 
 
 class _ScalingPlan(torch.autograd.Function):

@@ -20,7 +20,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 CHUNK_ENTRIES = 256 * 36 * 32
 
 
-class Loop(NamedTuple):
+class Passes(NamedTuple):
     """Settings of the passes."""
 
     reg: float
@@ -47,7 +47,7 @@ class Problems(NamedTuple):
 
 
 @np.errstate(all="ignore")
-def plans(problems: Problems, loop: Loop, us: Array | None = None, vs: Array | None = None) -> Array:
+def plans(problems: Problems, loop: Passes, us: Array | None = None, vs: Array | None = None) -> Array:
     """Return the plans (b, n, m); the scalings of each pass go into ``us`` (T, b, n) and ``vs`` (T, b, m)."""
     plan = np.empty(problems.s.shape, problems.s.dtype)
     tiny, epsilon = np.finfo(plan.dtype).tiny, loop.epsilon
@@ -70,7 +70,7 @@ def plans(problems: Problems, loop: Loop, us: Array | None = None, vs: Array | N
 
 @np.errstate(all="ignore")
 def gradients(
-    problems: Problems, loop: Loop, us: Array, vs: Array, grad: Array
+    problems: Problems, loop: Passes, us: Array, vs: Array, grad: Array
 ) -> tuple[Array, Array, Array]:
     """Return the gradients of the similarities and of the weights, from that of the plans."""
     # Plan, chunk by chunk: 1. the kernel again; 2. the passes in reverse give the kernel's gradient as a
@@ -104,7 +104,7 @@ def _columns(k: Array, u: Array) -> Array:
     return np.matmul(u[..., None, :], k)[..., 0, :]
 
 
-def _kernel(one: Problems, loop: Loop, out: Array) -> Array:
+def _kernel(one: Problems, loop: Passes, out: Array) -> Array:
     """Kernel, in the official loop divided by its total; 0 where forbidden, anything at padding."""
     np.subtract(one.s, loop.top, out=out)
     out *= 1 / loop.reg

@@ -6,7 +6,7 @@ from test_published import FAULTS, problem
 
 import nclib.ot
 from nclib.ot import entropic, kernels
-from nclib.ot.problem import Problem, Settings, partial_problem
+from nclib.ot.problem import Problem, SolverSettings, partial_problem
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of the interpreter: log(0), NaN
 TOL = {torch.float32: 1e-5, torch.float64: 1e-9}
@@ -110,7 +110,7 @@ def test_what_the_host_refuses_has_not_converged(fault):
     FAULTS[fault](cost[1], mask[1], p[1], mass[1])
     given = Problem(cost, mask, p, q, mass, 0.07, "extended")  # as of numbers on a GPU, without a look
     fine = {"far from zero", "no way out of a row"}  # of this rule
-    t = kernels.accurate(given, Settings("auto", 1e-9, 1000))
+    t = kernels.accurate(given, SolverSettings("auto", 1e-9, 1000))
     assert t.converged.tolist() == [True, fault in fine]
     good = nclib.ot.partial_sinkhorn(cost[0], 0.3, p[0], q[0], mask=mask[0], reg=0.07)
     torch.testing.assert_close(t.plan[0], good.plan, rtol=0, atol=1e-9)
@@ -142,10 +142,10 @@ def test_a_problem_that_needs_newton_steps_is_left_to_the_host(by_kernel):
 def test_tiles_and_several_launches_give_the_same(monkeypatch):
     cost, p, q, mask = problem((3, 33, 20), holes=0.3)
     given = partial_problem(cost, 0.3, p, q, 0.07, mask)
-    whole = kernels.accurate(given, Settings("auto", 1e-9, 1000))
+    whole = kernels.accurate(given, SolverSettings("auto", 1e-9, 1000))
     monkeypatch.setattr(kernels, "TILE_ENTRIES", 16)  # tiles of two rows
     monkeypatch.setattr(kernels, "SCRATCH_ENTRIES", 700)  # several launches
-    tiles = kernels.accurate(given, Settings("auto", 1e-9, 1000))
+    tiles = kernels.accurate(given, SolverSettings("auto", 1e-9, 1000))
     assert tiles.converged.all()
     assert whole.iterations.tolist() == tiles.iterations.tolist()
     torch.testing.assert_close(tiles.plan, whole.plan, rtol=0, atol=1e-12)

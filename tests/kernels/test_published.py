@@ -5,7 +5,7 @@ import torch
 
 import nclib.ot
 from nclib.ot import entropic, kernels
-from nclib.ot.problem import Problem, Settings
+from nclib.ot.problem import Problem, SolverSettings
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of the interpreter: log(0), NaN
 OPEN = {"reg": 0.07, "stop": "published"}
@@ -106,7 +106,7 @@ def test_faults_that_only_values_show_give_plans_of_nan(fault):
     mass = torch.full((2,), 0.3, dtype=torch.float64)
     FAULTS[fault](cost[1], mask[1], p[1], mass[1])
     given = Problem(cost, mask, p, q, mass, 0.07, "extended")  # as of numbers on a GPU, without a look
-    t = kernels.published(given, Settings("auto", 1e-3, 1000))
+    t = kernels.published(given, SolverSettings("auto", 1e-3, 1000))
     assert t.plan[1].isnan().all()
     assert not t.converged[1]
     assert t.iterations[1] == 0

@@ -102,7 +102,7 @@ def _rebuild(template: Any, flat: dict[str, Any], name: str = "") -> Any:
     return tuple(parts.values()) if parts else flat.get(name, template)
 
 
-class Rows:
+class BankRows:
     """``size`` slots of a number type for rows of one kind of encoding, for encodings of any model."""
 
     def __init__(self, size: int, dtype: torch.dtype) -> None:
@@ -173,7 +173,7 @@ class FeatureBank:
 
     def __init__(self, size: int, precision: str = "fp32") -> None:
         self.size, self.count, self._next = size, 0, 0
-        self._images, self._captions = (Rows(size, PRECISION[precision]) for _ in range(2))
+        self._images, self._captions = (BankRows(size, PRECISION[precision]) for _ in range(2))
         self._pooled: dict[str, Tensor] = {}
         self._pairs = torch.zeros(size, dtype=torch.int64)
 
@@ -205,7 +205,7 @@ class FeatureBank:
             raise RuntimeError("the bank is empty; push encoded pairs first")
         return self._unit("images", self._images), self._unit("captions", self._captions)
 
-    def _unit(self, name: str, rows: Rows) -> Tensor:
+    def _unit(self, name: str, rows: BankRows) -> Tensor:
         if name in self._pooled:
             return self._pooled[name][: self.count]
         return F.normalize(rows.tensors["vectors"][: self.count].float(), dim=1)
