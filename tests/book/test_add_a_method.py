@@ -7,10 +7,13 @@ import re
 import shutil
 from pathlib import Path
 
+import baselines.omit  # noqa: F401  the page names CLIP, too
 import pytest
 from code_blocks import blocks, run
 
 import nclib
+from nclib import models
+from nclib.common.options import rules
 from nclib.label_noise import DeepMethod, LabelLoop, Projector
 from nclib.methods import Loop, Method
 from nclib.runs.label_trainer import LabelTrainer
@@ -19,10 +22,20 @@ from nclib.runs.pair_trainer import PairTrainer
 BOOK = Path(__file__).resolve().parents[2] / "book"
 FILE = BOOK / "add_a_method.md"
 PAGE, BLOCKS = FILE.read_text("utf8"), blocks(FILE)
-PAIRS, LABELS = PAGE.partition("\n## A model\n")[0].split("## A method for wrong labels")
+METHODS, _, MODELS = PAGE.partition("\n## A model\n")
+PAIRS, LABELS = METHODS.split("## A method for wrong labels")
 MODEL = BLOCKS["best-region"].code
+USE = BLOCKS["run-best-region"].code.replace("import best_region", "#")  # its file lies in nclib/models/
 PACKAGE = Path(nclib.__file__).parent
 FEW = 'dataset="planted", data_options={"n_train": 64, "n_val": 20, "n_test": 20}'
+
+
+def copied(folder: Path, **files: str) -> Path:
+    """Copy the package into a folder, write blocks of the page into it, and return the folder."""
+    shutil.copytree(PACKAGE, folder / "nclib", ignore=shutil.ignore_patterns("__pycache__"))
+    for name, place in files.items():
+        (folder / "nclib" / place / f"{name}.py").write_text(BLOCKS[name.replace("_", "-")].code, "utf8")
+    return folder
 
 
 def smaller(code: str) -> str:
@@ -34,7 +47,7 @@ def smaller(code: str) -> str:
 def test_every_block_of_the_page_is_one_that_is_run() -> None:
     methods = ["dropped", "check-dropped", "run-dropped", "compare-dropped", "counted"]
     labels, model = ["trimmed", "run-trimmed"], ["best-region", "run-best-region", "check-best-region"]
-    assert list(BLOCKS) == [*methods, *labels, *model]  # run-best-region: test_add_a_model.py
+    assert list(BLOCKS) == [*methods, *labels, *model]
     assert PAGE.count("```python") == 0
 
 
@@ -50,7 +63,7 @@ def test_the_files_use_public_names_only() -> None:
             assert set(names.split(", ")) <= set(public.__all__)
 
 
-CHECK = """
+METHOD_CHECK = """
 import json, pathlib
 assert pathlib.Path(nclib.__file__).parent == pathlib.Path.cwd() / "nclib"
 try:
@@ -71,10 +84,8 @@ print(json.dumps({
 
 @pytest.mark.slow
 def test_one_new_file_is_a_method(tmp_path: Path) -> None:
-    shutil.copytree(PACKAGE, tmp_path / "nclib", ignore=shutil.ignore_patterns("__pycache__"))
-    (tmp_path / "nclib" / "methods" / "dropped.py").write_text(BLOCKS["dropped"].code, "utf8")
-    (tmp_path / "nclib" / "label_noise" / "trimmed.py").write_text(BLOCKS["trimmed"].code, "utf8")
-    out = run(BLOCKS["run-dropped"].code + CHECK + BLOCKS["run-trimmed"].code, tmp_path, tmp_path)
+    copied(tmp_path, dropped="methods", trimmed="label_noise")
+    out = run(BLOCKS["run-dropped"].code + METHOD_CHECK + BLOCKS["run-trimmed"].code, tmp_path, tmp_path)
     seen = json.loads(next(line for line in out.splitlines() if line.startswith("{")))
     assert seen["catalogue"].startswith("Gaussian-mixture split")
     assert seen["labels"].startswith("cross entropy")
@@ -163,31 +174,59 @@ def test_a_cell_of_a_notebook_is_enough_and_may_run_again(tmp_path: Path) -> Non
     assert "rSum" in run(cell + cell + "\n".join(steps), tmp_path, PACKAGE.parent)
 
 
-def offered(loop: type) -> set[str]:
-    return {name for name in set(dir(loop)) | set(loop.__annotations__) if not name.startswith("_")}
+MODEL_CHECK = """
+import torch
+from nclib.models import Tokens
+model = nclib.models.build("best_region", feature_dim=8, vocab_size=20, embed_dim=6, word_dim=5).eval()
+images, ids = torch.randn(3, 4, 8), torch.tensor([[1, 5, 2, 0, 0], [1, 6, 7, 8, 2]])
+S = model(images, Tokens(ids, (3, 5)))
+alone = model(images, Tokens(ids[:1, :3], (3,)))
+assert torch.allclose(S[:, :1], alone, atol=1e-6) and bool((S.abs() <= 1).all())
+v, w = model.encode_images(images), model.encode_captions(Tokens(ids, (3, 5)))
+cosine = torch.stack([v.regions @ w.words[k, : w.lengths[k]].t() for k in range(2)][1:])[0]  # (3, R, w)
+naive = (torch.softmax(cosine / 0.05, 1) * cosine).sum(1).mean(1)
+assert torch.allclose(S[:, 1], naive, atol=1e-6)
+two = w.select([0, 1])
+pairs = model.paired_similarity(v.select([0, 1]), two)
+assert torch.allclose(pairs, S[:2].diagonal(), atol=1e-6)
+try:
+    nclib.models.build("best_region", feature_dim=8, vocab_size=20, softness=-1)
+except ValueError as error:
+    print(error)
+print(record.settings["model_options"])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "place", ["package", pytest.param("cell", marks=pytest.mark.exhaustive)], ids=["package", "cell"]
+)
+def test_one_new_file_or_cell_is_a_model(place: str, tmp_path: Path) -> None:
+    if place == "package":
+        out = run(USE + MODEL_CHECK, copied(tmp_path, best_region="models"), tmp_path)
+    else:
+        cell = f"exec(compile({MODEL!r}, 'cell', 'exec'))\n"
+        out = run(2 * cell + USE + MODEL_CHECK, tmp_path, PACKAGE.parent)
+    assert all(said in out for said in ("rSum", "softness=-1: must be a number", "'softness': 0.1"))
+
+
+def offered(*loops: type) -> set[str]:
+    """Return the public names of loops, methods and models."""
+    names = {name for loop in loops for name in {*dir(loop), *getattr(loop, "__annotations__", ())}}
+    return {name for name in names if not name.startswith("_")}
 
 
 def test_what_the_page_names_exists() -> None:
     named = set(re.findall(r"`loop\.(\w+)`", PAIRS))
-    assert len(named) > 12
-    assert named <= offered(Loop)
-    missing = offered(Loop) - named - {"networks", "n_pairs", "batch_size", "device", "lr"}
-    assert not missing, "the loop offers more than the page tells"
+    assert offered(Loop) - {"networks", "n_pairs", "batch_size", "device", "lr"} <= named <= offered(Loop)
     assert {name for name in named if callable(getattr(Loop, name, None))} <= set(dir(PairTrainer))
-    hooks = {"settings", "warmup_step", "step", "begin_epoch", "end_epoch", "diagnostics", "prepare"}
-    hooks |= {"state", "load_state", "clean_share", "n_networks"}
-    assert hooks <= set(dir(Method))
-    assert all(f"`{name}`" in PAIRS for name in hooks)
-
-
-def test_what_the_page_names_for_labels_exists() -> None:
-    named = set(re.findall(r"`(\w+)`", LABELS))
-    assert len(named & offered(LabelLoop)) >= 8
-    assert {name for name in named if callable(getattr(LabelLoop, name, None))} <= set(dir(LabelTrainer))
-    known = set(dir(DeepMethod)) | set(dir(Projector)) | offered(LabelLoop)
-    assert named <= known
-
-
-@pytest.mark.parametrize("hook", sorted(Projector.__abstractmethods__))
-def test_the_page_names_what_a_projector_must_define(hook: str) -> None:
-    assert f"`{hook}`" in LABELS
+    hooks = {name for name in offered(Method) if f"`{name}`" in PAIRS}
+    assert hooks > {"settings", "step", "begin_epoch", "end_epoch", "state", "load_state", "clean_share"}
+    of_labels = set(re.findall(r"`(\w+)`", LABELS))
+    assert Projector.__abstractmethods__ <= of_labels <= offered(DeepMethod, Projector, LabelLoop)
+    assert {name for name in of_labels if callable(getattr(LabelLoop, name, None))} <= set(dir(LabelTrainer))
+    assert {f"`{name}`" in MODELS for name in ("similarity", "paired_similarity", "own_loss")} == {True}
+    assert set(re.findall(r"~nclib\.models\.(\w+)`", MODELS)) <= set(models.__all__)
+    rows = re.findall(r"^\| (.*?) \|", MODELS[MODELS.index("| option of a model") :], re.MULTILINE)[1:]
+    options = {*rules(models.options("vse")), *rules(models.options("clip")), "clip"}
+    assert set(re.findall(r"`(\w+)`", " ".join(rows))) <= options

@@ -18,12 +18,9 @@ def explained(text: str, seen: set[str]) -> list[tuple[str, str]]:
     return [(found, term) for found, term in pieces(text, pattern(TERMS), TERMS, seen) if term]
 
 
-def test_explanations_are_the_glossarys_as_plain_words() -> None:
-    assert len(TERMS) > 40
-    assert TERMS["rSum"] == "Sum of R@1, R@5 and R@10 in both directions; at most 600."
-    assert TERMS["soft margin"].startswith("A margin that grows with the soft label")
+def test_explanations_are_plain_words_of_terms_that_the_glossary_has() -> None:
+    assert set(TERMS) > EVERYDAY
     assert not [said for said in TERMS.values() if re.search(r"[{}`$]", said)]
-    assert set(TERMS) >= EVERYDAY
 
 
 def test_a_section_explains_a_term_once_where_it_is_used() -> None:

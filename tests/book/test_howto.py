@@ -35,7 +35,6 @@ PAGES = {path.stem: path for path in sorted(FOLDER.glob("*.md"))}
 METHOD_OF = {"l2rm": "l2rm", "uot_rcl": "uot_rcl"}
 CHECK, CONVERT = "tools/data_check.py", "tools/data_convert.py"
 RECORDS, GRIDS = PAGES["record"].read_text("utf8").split("(grids)=")
-WIDTH = 86  # characters that fit into a page without scrolling
 
 
 @pytest.fixture(scope="session")
@@ -70,17 +69,6 @@ def test_the_code_of_a_page_runs_in_its_order(
     monkeypatch.chdir(folders[name])
     exec(compile("\n".join(found), f"{name}.md", "exec"), {"__name__": "page"})
     assert capsys.readouterr().out
-
-
-def test_no_line_of_code_is_cut_by_the_page() -> None:
-    long = {
-        f"{name}: {line}"
-        for name, page in PAGES.items()
-        for block in blocks(page).values()
-        for line in block.code.splitlines()
-        if len(line) > WIDTH
-    }
-    assert long == set()
 
 
 def given(words: list[str]) -> dict[str, Any]:
@@ -131,48 +119,25 @@ def test_papermill_lines_name_parameters_that_exist(page: str, command: str) -> 
 
 @pytest.mark.slow
 def test_lines_on_records_and_tables_run(
-    folders: dict[str, Path],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
+    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, tmp_path: Path
 ) -> None:
-    """The lines that start with ``nclib`` on the pages about records and the papers' data."""
+    """The lines that start with ``nclib`` or ``ncbook``, and checks of data, of which there are none here."""
     monkeypatch.chdir(folders["record"])
     said_on = [c for page in (*PAGES.values(), ROOT / "notebooks" / "audit.ipynb") for c in commands(page)]
     lines = [shlex.split(c)[1:] for c in said_on if c.startswith("nclib ")]
     assert "data" in {words[0] for words in lines} <= set(cli.COMMANDS)
-    checks = [shlex.split(c)[2:] for c in said_on if c.startswith(f"python {CHECK} /data")]
-    made = {
-        f"runs/{letter}": str(next(Path("runs").glob(f"{m}-*")))
-        for letter, m in (("A", "plain"), ("B", "rcl"))
-    }
-    seen = []
     for words in lines:
-        if "mine" in words:  # a folder that another page makes
-            continue
         if words[0] == "run" and "--help" not in words:  # only whether it would start
             rules = experiment_of(words[1]).parameters()
             options = options_of([word for word in words[2:] if word != "--dry-run"], rules)
             assert nclib.resolve(words[1], **options).method == words[1]
-            continue
-        if words[:2] == ["data", "prepare"]:  # only whether its words are understood: there are no pictures
-            assert cli.main(words) == 1
-            assert "is not a folder" in capsys.readouterr().err
-            continue
-        if words[0] == "audit":  # likewise
-            assert cli.main(words) == 2
-            assert re.search("is not a folder|there is no( such)? file", capsys.readouterr().err)
-            continue
-        code = cli.main([{"/data": str(tmp_path), **made}.get(word, word) for word in words])
-        seen.append((" ".join(words), code, capsys.readouterr().out))
-    said = {line: out for line, _, out in seen}
-    for words in checks:  # an empty folder is not complete
+        else:  # only whether its words are understood
+            assert cli.main(words) == {"data": 1, "audit": 2}.get(words[0], 0)
+            assert re.search("is not a folder|there is no( such)? file|^$", capsys.readouterr().err)
+    for words in [shlex.split(c)[2:] for c in said_on if c.startswith(f"python {CHECK} /data")]:
         assert data_check.main([{"/data": str(tmp_path)}.get(word, word) for word in words]) == 1
-        said[" ".join(words)] = capsys.readouterr().out
-    assert "nothing that is known" in said["/data"]
-    assert "f30k: not there" in said["/data f30k"]
-    of_book = [shlex.split(c)[1:] for c in said_on if c.startswith("ncbook ")]
-    for words in of_book:
+    said = {}
+    for words in [shlex.split(c)[1:] for c in said_on if c.startswith("ncbook ")]:
         assert ncbook.cli.main(words) == 0
         said[words[0]] = capsys.readouterr().out
     assert "# 14 runs" in said["rerun"]
@@ -228,32 +193,39 @@ def test_the_grid_of_the_page_is_read(tmp_path: Path) -> None:
     shutil.copy(ROOT / "Makefile", tmp_path)
     file = blocks(PAGES["record"])["grid-file"]
     (tmp_path / file.caption).write_text(file.code, "utf8")
-    lines = [c for c in commands(PAGES["record"]) if "LIST=1" in c and "GRID=" in c]
-    assert len(lines) == 2
     said = []
-    for line in lines:
+    for line in [c for c in commands(PAGES["record"]) if "LIST=1" in c and "GRID=" in c]:
         words = [*shlex.split(line), f"PY={sys.executable}"]
         done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
         assert done.returncode == 0, done.stderr
         said.append(done.stdout)
-    assert "mine: 0 of 8 runs recorded" in said[0]
-    assert "# an optional description of the block" in said[0]
-    assert "l2rm-sgr-f30k-m0.6-images-s0-preset=paper" in said[1]
-    assert "coco" not in said[1]
-    for run in yaml.safe_load(file.code):
-        one = {k: v[0] if isinstance(v, list) else v for k, v in run.items() if k != "about"}
-        assert nclib.resolve(one.pop("method"), **one).schedule.epochs == 1
+    own, chosen = said
+    assert "mine: 0 of 8 runs recorded" in own
+    assert ("l2rm-sgr-f30k-m0.6-images-s0-preset=paper" in chosen, "coco" in chosen) == (True, False)
 
 
-def test_options_that_the_grid_page_names_exist() -> None:
-    table = re.findall(r"^\| (`[A-Z_]+=.*?) \|", GRIDS, re.MULTILINE)
-    named = {word for row in table for word in re.findall(r"`([A-Z_]+)=", row)}
-    known = re.search(r"^GRID_OPTIONS = (.*)$", (ROOT / "Makefile").read_text("utf8"), re.MULTILINE)
-    assert known
-    assert named == {"LIST", *known[1].split()}
+def found(pattern: str, text: str) -> set[str]:
+    return set(re.findall(pattern, text, re.MULTILINE))
+
+
+def test_what_the_pages_name_exists() -> None:
+    makefile = (ROOT / "Makefile").read_text("utf8")
+    pages = {name: page.read_text("utf8") for name, page in PAGES.items()}
+    targets = found(r"(?:^\$ |`)make ([a-z-]+)", "\n".join(pages.values()))
+    assert "record" in targets <= found(r"^([a-z-]+):.*## ", makefile)
+    options = found(r"`([A-Z_]+)=", "\n".join(found(r"^\| (`[A-Z_]+=.*?) \|", GRIDS)))
+    assert options == {"LIST", *"".join(found(r"^GRID_OPTIONS = (.*)$", makefile)).split()}
     driver = (ROOT / "book" / "_ext" / "grid.py").read_text("utf8")
-    for name in named:
-        assert f'"--{name.lower().replace("_", "-")}"' in driver
+    assert all(f'"--{name.lower().replace("_", "-")}"' in driver for name in options)
+    assert found(r"^\| `(\w+)` \|", GRIDS) == {p.stem for p in (ROOT / "book" / "grids").glob("*.yml")}
+    assert found(r"^\| `(\w+)` \|", RECORDS) == set(nclib.Record.__dataclass_fields__) - {
+        "name",
+        "schema",
+        "folder",
+    }
+    rows = found(r"^\| ((?:`\w+`(?:, )?)+)|The schedule \((.*?)\)", pages["quick_start"])
+    parameters = found(r"`(\w+)`", " ".join(map("".join, rows)))
+    assert {"mrate", "noise_file", "epochs"} <= parameters <= set(experiment_of("l2rm").parameters())
 
 
 @pytest.mark.slow
@@ -262,32 +234,3 @@ def test_numbers_of_runs_on_the_grid_page_are_those_of_the_files() -> None:
     assert len(said) == 4
     for name, number in said.items():
         assert len(grid_plan.plan(grid_plan.file_of(name))) == 3 * int(number)
-
-
-def test_make_lines_name_targets() -> None:
-    targets = set(re.findall(r"^([a-z-]+):.*## ", (ROOT / "Makefile").read_text("utf8"), re.MULTILINE))
-    used = {
-        word
-        for page in PAGES.values()
-        for word in re.findall(r"(?:^\$ |`)make ([a-z-]+)", page.read_text("utf8"), re.MULTILINE)
-    }
-    assert len(used) > 4
-    assert used <= targets
-
-
-def test_parameters_that_the_run_page_names_exist() -> None:
-    page = PAGES["quick_start"].read_text("utf8")
-    named = set(re.findall(r"^\| ((?:`\w+`(?:, )?)+)", page, re.MULTILINE))
-    words = {word for row in named for word in re.findall(r"`(\w+)`", row)}
-    assert {"mrate", "noise_file", "precision"} <= words <= set(experiment_of("l2rm").parameters())
-    schedule = re.search(r"The schedule \((.*?)\)", page)
-    assert schedule
-    assert set(re.findall(r"`(\w+)`", schedule[1])) <= set(experiment_of("l2rm").parameters())
-    listed = set(re.findall(r"^\| `(\w+)` \|", GRIDS, re.MULTILINE))
-    assert listed == {path.stem for path in (ROOT / "book" / "grids").glob("*.yml")}
-
-
-def test_fields_that_the_record_page_names_are_those_of_a_record() -> None:
-    named = set(re.findall(r"^\| `(\w+)` \|", RECORDS, re.MULTILINE))
-    have = set(nclib.Record.__dataclass_fields__)
-    assert named == have - {"name", "schema", "folder"}

@@ -71,8 +71,3 @@ def test_roles_lead_to_objects() -> None:
     assert len(roles) > 20
     assert all(found(target) is not None for target in roles)
     assert found("nclib.run") is nclib.run
-
-
-def test_the_changelog_begins_with_this_version() -> None:
-    versions = re.findall(r"^## (\S+)$", (BOOK / "changelog.md").read_text("utf8"), re.MULTILINE)
-    assert versions[0] == nclib.__version__

@@ -60,13 +60,3 @@ def test_only_the_search_page_loads_the_sections(built: Path) -> None:
     script = (ROOT / "book" / "_static" / "search.js").read_text("utf8")
     assert "Search.performSearch = perform" in script
     assert "fetch(" not in script
-
-
-def test_words_of_one_meaning_stand_in_one_group() -> None:
-    from section_search import SYNONYMS
-
-    groups = [set(group) for group in SYNONYMS]
-    assert {"noise rate", "mismatch rate", "mrate"} <= groups[0]
-    said = [phrase for group in SYNONYMS for phrase in group]
-    assert len(said) == len(set(said))
-    assert all(phrase == phrase.lower() for phrase in said)

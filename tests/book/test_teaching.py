@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 import zipfile
@@ -147,10 +146,3 @@ def test_figures_of_the_slides_are_cells_of_the_notebooks(lecture: Path) -> None
     for _, name, cell in wanted:
         cells = nbformat.read(ROOT / "notebooks" / f"{name}.ipynb", 4).cells
         assert cell in {c.id for c in cells if c.cell_type == "code"}, (name, cell)
-
-
-def test_the_kit_names_what_there_is() -> None:
-    text = (TEACHING / "index.md").read_text("utf8")
-    assert not re.findall(r"lecture_[^12. ]", text)
-    for path in (*TEACHING.glob("assignment_*.ipynb"), *TEACHING.glob("lecture_*.md")):
-        assert path.name in text
