@@ -25,6 +25,18 @@ def _log_square(ratio):
 
 
 @triton.jit
+def _loaded(cost_at, mask_at, problem, i, j, ab, an, am, n, m, MASKED: tl.constexpr):
+    """Costs of the rows i and columns j of a problem in float64, which are inside, and which are allowed."""
+    inside = (i < n)[:, None] & (j < m)[None, :]
+    c = tl.load(cost_at + problem * n * m + i[:, None] * m + j[None, :], mask=inside, other=0.0)
+    valid = inside
+    if MASKED:
+        allowed_at = mask_at + problem * ab + i[:, None] * an + j[None, :] * am
+        valid = inside & (tl.load(allowed_at, mask=inside, other=0) != 0)
+    return c.to(tl.float64), inside, valid
+
+
+@triton.jit
 def published(
     cost_at, mask_at, p_at, q_at, mass_at, reg_at,
     plan_at, f_at, g_at, slacks_at, errors_at, iterations_at, converged_at,
@@ -39,16 +51,10 @@ def published(
     problem = tl.program_id(0).to(tl.int64)
     i, j = tl.arange(0, N), tl.arange(0, M)
     in_rows, in_columns = i < n, j < m
-    inside = in_rows[:, None] & in_columns[None, :]
-    entries = problem * n * m + i[:, None] * m + j[None, :]
-    c = tl.load(cost_at + entries, mask=inside, other=0.0).to(tl.float64)
+    c, inside, valid = _loaded(cost_at, mask_at, problem, i, j, ab, an, am, n, m, MASKED)
     p = tl.load(p_at + problem * pb + i * pn, mask=in_rows, other=0.0)
     q = tl.load(q_at + problem * qb + j * qm, mask=in_columns, other=0.0)
     mass, reg = tl.load(mass_at + problem * wb), tl.load(reg_at)
-    valid = inside
-    if MASKED:
-        allowed_at = mask_at + problem * ab + i[:, None] * an + j[None, :] * am
-        valid = inside & (tl.load(allowed_at, mask=inside, other=0) != 0)
     live, filled = p > 0, q > 0
     infinite = ~(c < float("inf"))  # or NaN
     spoilt = tl.max(tl.max(infinite.to(tl.int32), 1))
@@ -99,7 +105,7 @@ def published(
 
     fault = tl.where(good, 0.0, float("nan"))
     plan = (k * a[:, None] * b[None, :] + fault).to(plan_at.dtype.element_ty)
-    tl.store(plan_at + entries, plan, mask=inside)
+    tl.store(plan_at + problem * n * m + i[:, None] * m + j[None, :], plan, mask=inside)
     plan = plan.to(tl.float64)
     tl.store(f_at + problem * n + i, reg * tl.log(a) + low + fault, mask=in_rows)
     tl.store(g_at + problem * m + j, reg * tl.log(b) + fault, mask=in_columns)
@@ -147,15 +153,8 @@ def published_in_tiles(
     for start in range(0, TILES * N, N):
         i = start + tile
         in_rows = i < n
-        inside = in_rows[:, None] & in_columns[None, :]
-        c = tl.load(cost_at + problem * n * m + i[:, None] * m + j[None, :], mask=inside, other=0.0).to(
-            tl.float64
-        )
+        c, inside, valid = _loaded(cost_at, mask_at, problem, i, j, ab, an, am, n, m, MASKED)
         p = tl.load(p_at + problem * pb + i * pn, mask=in_rows, other=0.0)
-        valid = inside
-        if MASKED:
-            allowed_at = mask_at + problem * ab + i[:, None] * an + j[None, :] * am
-            valid = inside & (tl.load(allowed_at, mask=inside, other=0) != 0)
         live = p > 0
         infinite = ~(c < float("inf"))  # or NaN
         spoilt = tl.maximum(spoilt, tl.max(tl.max(infinite.to(tl.int32), 1)))
@@ -193,14 +192,7 @@ def published_in_tiles(
 
     for start in range(0, TILES * N, N):
         i = start + tile
-        inside = (i < n)[:, None] & in_columns[None, :]
-        c = tl.load(cost_at + problem * n * m + i[:, None] * m + j[None, :], mask=inside, other=0.0).to(
-            tl.float64
-        )
-        valid = inside
-        if MASKED:
-            allowed_at = mask_at + problem * ab + i[:, None] * an + j[None, :] * am
-            valid = inside & (tl.load(allowed_at, mask=inside, other=0) != 0)
+        c, inside, valid = _loaded(cost_at, mask_at, problem, i, j, ab, an, am, n, m, MASKED)
         k = tl.where(valid, tl.exp((low - c) * (1.0 / reg)), 0.0)
         tl.store(kernel_at + slot * n * m + i[:, None] * m + j[None, :], k, mask=inside)
         tl.store(f_at + problem * n + i, tl.full((N,), 1.0, tl.float64), mask=i < n)
@@ -311,15 +303,8 @@ def accurate(
     for start in range(0, TILES * N, N):
         i = start + tile
         in_rows = i < n
-        inside = in_rows[:, None] & in_columns[None, :]
-        c = tl.load(cost_at + problem * n * m + i[:, None] * m + j[None, :], mask=inside, other=0.0).to(
-            tl.float64
-        )
+        c, inside, valid = _loaded(cost_at, mask_at, problem, i, j, ab, an, am, n, m, MASKED)
         p = tl.load(p_at + problem * pb + i * pn, mask=in_rows, other=0.0)
-        valid = inside
-        if MASKED:
-            allowed_at = mask_at + problem * ab + i[:, None] * an + j[None, :] * am
-            valid = inside & (tl.load(allowed_at, mask=inside, other=0) != 0)
         bad = tl.maximum(bad, tl.max(tl.max((valid & ~(tl.abs(c) < float("inf"))).to(tl.int32), 1)))
         bad = tl.maximum(bad, tl.max((in_rows & ~(p >= 0)).to(tl.int32)))
         useful = valid & (p > 0)[:, None] & (q > 0)[None, :]
@@ -330,14 +315,7 @@ def accurate(
         tl.store(weight_at + i, p, mask=in_rows)
     for start in range(0, TILES * N, N):
         i = start + tile
-        inside = (i < n)[:, None] & in_columns[None, :]
-        c = tl.load(cost_at + problem * n * m + i[:, None] * m + j[None, :], mask=inside, other=0.0).to(
-            tl.float64
-        )
-        valid = inside
-        if MASKED:
-            allowed_at = mask_at + problem * ab + i[:, None] * an + j[None, :] * am
-            valid = inside & (tl.load(allowed_at, mask=inside, other=0) != 0)
+        c, inside, valid = _loaded(cost_at, mask_at, problem, i, j, ab, an, am, n, m, MASKED)
         k = tl.where(valid, tl.exp((low - c) * (1.0 / reg)), 0.0)
         tl.store(kernel_at + i[:, None] * m + j[None, :], k, mask=inside)
     tl.debug_barrier()
