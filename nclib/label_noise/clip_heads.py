@@ -30,12 +30,11 @@ from nclib.label_noise.base import (
     Shape,
     Terms,
     Training,
-    option,
     register,
 )
 from nclib.label_noise.parts.networks import Branches
 
-LARGEST_SCALE = 100.0  # CLIP's bound of the logit scale
+FIRST_SCALE, LARGEST_SCALE = 1 / 0.07, 100.0  # of the logits: at the start, and CLIP's bound
 
 
 @dataclass(frozen=True)
@@ -99,24 +98,17 @@ def contrast(S: Tensor, same: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class ContrastiveOptions(Options):
-    """Options of training by contrast."""
-
-    scale: float = option(
-        1 / 0.07,
-        above=0,
-        high=LARGEST_SCALE,
-        help="logit scale at the start; it is trained",
-    )
+    """Training by contrast has no options."""
 
 
 class LinearHeads(Branches):
     """One linear map per encoder, the identity at first where widths allow, and the logit scale."""
 
-    def __init__(self, shape: Shape, scale: float) -> None:
+    def __init__(self, shape: Shape) -> None:
         dim = shape.image_dim if shape.image_dim == shape.text_dim else shape.dim
         layers = nn.Linear(shape.image_dim, dim), nn.Linear(shape.text_dim, dim)
         super().__init__(*layers)
-        self.log_scale = nn.Parameter(torch.tensor(math.log(scale)))
+        self.log_scale = nn.Parameter(torch.tensor(math.log(FIRST_SCALE)))
         if shape.image_dim == shape.text_dim:  # training starts at zero-shot
             for layer in layers:
                 nn.init.eye_(layer.weight)
@@ -144,7 +136,7 @@ class ContrastiveHeads(DeepMethod):
     settings: ClassVar[dict[str, dict[str, Any]]] = {"xmedianet": {"batch_size": 128, "epochs": 16}}
 
     def build(self, shape: Shape) -> nn.Module:
-        return LinearHeads(shape, self.options.scale)
+        return LinearHeads(shape)
 
     def step(self, loop: LabelLoop, batch: LabelBatch) -> Terms:
         net = loop.network

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from torch import Tensor, nn
+from torch import nn
 
 from nclib.label_noise.base import DeepMethod, LabelBatch, LabelLoop, Options, Shape, Terms, option, register
 from nclib.label_noise.parts import cca
@@ -23,29 +23,8 @@ class DCCAOptions(Options):
     """Options of DCCA."""
 
     outputs: int = option(20, low=1, help="width o of the networks' outputs, at most dim")
-    top: int = option(0, low=0, help="only the largest correlations count; 0: all")
     r1: float = option(1e-3, above=0, help="ridge on the image covariance")
     r2: float = option(1e-3, above=0, help="ridge on the text covariance")
-    loss: str = option(
-        "trace", choices=("trace", "squared"), help="trace norm, or squares as in a common library"
-    )
-
-
-def correlation_loss(
-    h1: Tensor, h2: Tensor, *, r1: float = 1e-3, r2: float = 1e-3, top: int = 0, loss: str = "trace"
-) -> Tensor:
-    """Return minus the sum of the ``top`` largest (0: all) canonical correlations of a batch, float64.
-
-    Parameters
-    ----------
-    h1, h2, r1, r2
-        As in :func:`~nclib.label_noise.parts.cca.correlations`.
-    loss : {"trace", "squared"}
-        Sum of the correlations, or of their squares.
-    """
-    rho = cca.correlations(h1, h2, r1, r2)
-    rho = rho[:top] if top else rho
-    return -(rho if loss == "trace" else rho * rho).sum()
 
 
 @register(
@@ -73,8 +52,7 @@ class DCCA(DeepMethod):
     def step(self, loop: LabelLoop, batch: LabelBatch) -> Terms:
         o, net = self.options, loop.network
         h1, h2 = net.image_net(batch.images), net.text_net(batch.texts)
-        found = correlation_loss(h1, h2, r1=o.r1, r2=o.r2, top=o.top, loss=o.loss)
-        return {"correlation": found.float()}
+        return {"correlation": -cca.correlations(h1, h2, o.r1, o.r2).sum().float()}
 
     def end_epoch(self, loop: LabelLoop) -> None:
         loop.network.fit_cca(loop.train.images, loop.train.texts, self.options.r1, self.options.r2)

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from torch.nn.functional import cross_entropy
+
 from nclib.label_noise.base import DeepMethod, LabelBatch, LabelLoop, Options, Terms, option, register
-from nclib.label_noise.mrl import cross_entropy
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,6 @@ class DeepSM(DeepMethod):
         logits_v = net.prototypes(net.images(batch.images)) / self.options.tau1
         logits_t = net.prototypes(net.texts(batch.texts)) / self.options.tau1
         return {
-            "images": cross_entropy(logits_v, batch.image_labels).mean(),
-            "texts": cross_entropy(logits_t, batch.text_labels).mean(),
+            "images": cross_entropy(logits_v, batch.image_labels, reduction="none").mean(),
+            "texts": cross_entropy(logits_t, batch.text_labels, reduction="none").mean(),
         }

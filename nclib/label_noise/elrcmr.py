@@ -37,9 +37,6 @@ class ELRCMROptions(Options):
         1.35, above=0, help="S_beta in lengths of the run: where the clustering weight reaches 0"
     )
     tau: float = option(1.0, above=0, help="temperature of the class probabilities")
-    shrink: float = option(
-        0.0, low=0, high=0.1, help="part of every network weight taken away per step; official code: 4.6e-5"
-    )
 
 
 def update_targets(targets: Tensor, index: Tensor, p: Tensor, momentum: float) -> Tensor:
@@ -86,7 +83,8 @@ def moving_weight(t: int, start: float, length: float) -> float:
 class ELRCMR(DeepMethod):
     """ELRCMR as in the official code, except that evaluation does not change the targets.
 
-    The official code updates the targets of all training samples after each epoch, too.
+    The official code updates the targets of all training samples after each epoch, too, and takes 4.6e-5 of
+    every weight away in each step (it averages a tensor with itself).
     """
 
     Options = ELRCMROptions
@@ -108,8 +106,6 @@ class ELRCMR(DeepMethod):
 
     def step(self, loop: LabelLoop, batch: LabelBatch) -> Terms:
         o, net = self.options, loop.network
-        if o.shrink:
-            _shrink(net, o.shrink)
         net.prototypes.normalise()
         z = [net.images(batch.images), net.texts(batch.texts)]
         clustering = regulariser = within = torch.zeros((), device=loop.device)
@@ -135,10 +131,3 @@ class ELRCMR(DeepMethod):
 
     def load_state(self, loop: LabelLoop, state: dict[str, Any]) -> None:
         self.targets = [t.to(loop.device) for t in state["targets"]]
-
-
-@torch.no_grad()
-def _shrink(network: Any, share: float) -> None:
-    """Scale the weights, the effect of the official weight averaging (of a tensor with itself)."""
-    for net in (network.image_net, network.text_net):
-        torch._foreach_mul_(list(net.parameters()), 1 - share)

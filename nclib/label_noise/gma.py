@@ -21,7 +21,6 @@ from nclib.label_noise.base import Options, Training, option, register
 from nclib.label_noise.parts.linear import (
     LinearProjector,
     View,
-    block_matrix,
     choose_best,
     class_means,
     leading,
@@ -70,7 +69,8 @@ class GMA(LinearProjector):
         dim = o.components or max(n_classes - 1, 1)
 
         def use(alpha: float) -> None:
-            vectors = leading(block_matrix([[a1, alpha * tie], [alpha * tie.T, a2]]), b, dim)
+            a = torch.cat([torch.cat([a1, alpha * tie], 1), torch.cat([alpha * tie.T, a2], 1)])
+            vectors = leading(a, b, dim)
             self.use_vectors(pair, vectors, alpha=alpha)
 
         choose_best([o.alpha] if o.alpha else ALPHAS, use, validate)

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from nclib.label_noise.base import DeepMethod, LabelBatch, LabelLoop, Options, Terms, option, register
@@ -27,7 +26,6 @@ class MRLOptions(Options):
     """
 
     beta: float = option(0.7, low=0, high=1, help="weight of the clustering loss; the rest is contrastive")
-    loss: str = option("robust", choices=("robust", "ce"), help="clustering loss; ce with beta=1 is deep-SM")
     tau1: float = option(1.0, above=0, help="temperature of the class probabilities")
     tau2: float = option(1.0, above=0, help="temperature of the contrastive loss")
 
@@ -45,14 +43,6 @@ def robust_clustering(logits: Tensor, y: Tensor) -> Tensor:
     """
     others = logits.scatter(1, y[:, None], float("-inf"))
     return others.logsumexp(1) - logits.logsumexp(1)
-
-
-def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
-    r"""Return :math:`-\log p_y` of every sample, (n,); arguments as in :func:`robust_clustering`."""
-    return F.cross_entropy(logits, y, reduction="none")
-
-
-LOSSES = {"robust": robust_clustering, "ce": cross_entropy}
 
 
 def multimodal_contrast(zv: Tensor, zt: Tensor, tau: float = 1.0) -> Tensor:
@@ -86,8 +76,7 @@ class MRL(DeepMethod):
         o, net = self.options, loop.network
         net.prototypes.normalise()
         zv, zt = net.images(batch.images), net.texts(batch.texts)
-        clustering = LOSSES[o.loss]
-        lr = clustering(net.prototypes(zv) / o.tau1, batch.image_labels).mean()
-        lr = lr + clustering(net.prototypes(zt) / o.tau1, batch.text_labels).mean()
+        lr = robust_clustering(net.prototypes(zv) / o.tau1, batch.image_labels).mean()
+        lr = lr + robust_clustering(net.prototypes(zt) / o.tau1, batch.text_labels).mean()
         lc = multimodal_contrast(zv, zt, o.tau2).mean()
         return {"clustering": o.beta * lr, "contrast": (1 - o.beta) * lc}

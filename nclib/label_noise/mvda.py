@@ -9,8 +9,7 @@ within-class scatter. With class means :math:`\bar x_{cj}` of view j, counts :ma
    S_{jr} = \sum_c \tfrac{n_{cj} n_{cr}}{n_c} \bar x_{cj} \bar x_{cr}^\top
             - \tfrac1n \Big(\sum_c n_{cj} \bar x_{cj}\Big) \Big(\sum_c n_{cr} \bar x_{cr}\Big)^\top
 
-and the directions solve :math:`S w = \mu (D + \kappa I) w`. The views need not agree in their labels. With
-:math:`\beta > 0` it is MvDA-VC: directions of the two views are asked to be the same combination of samples.
+and the directions solve :math:`S w = \mu (D + \kappa I) w`. The views need not agree in their labels.
 """
 
 from __future__ import annotations
@@ -22,17 +21,7 @@ import torch
 from torch import Tensor
 
 from nclib.label_noise.base import Options, Training, option, register
-from nclib.label_noise.parts.linear import (
-    LinearProjector,
-    View,
-    block_matrix,
-    class_means,
-    leading,
-    ridged,
-    views,
-)
-
-SINGULAR = 1e-6  # epsilon of the view consistency, in units of the mean variance times n
+from nclib.label_noise.parts.linear import LinearProjector, View, class_means, leading, ridged, views
 
 
 @dataclass(frozen=True)
@@ -42,7 +31,6 @@ class MvDAOptions(Options):
     components: int = option(0, low=0, help="dimension; 0, and at most: number of classes - 1")
     energy: float = option(0.95, above=0, high=1, help="share of the variance that the principal axes keep")
     ridge: float = option(1e-4, low=0, help="ridge kappa, in units of the mean diagonal of D")
-    beta: float = option(0.0, low=0, help="weight of the view consistency; above 0 it is MvDA-VC")
 
 
 def pooled_scatter(pair: tuple[View, View], labels: tuple[Tensor, Tensor], n_classes: int) -> tuple:
@@ -62,24 +50,13 @@ def pooled_scatter(pair: tuple[View, View], labels: tuple[Tensor, Tensor], n_cla
     return own - classes, classes - torch.outer(total, total) / n_c.sum()
 
 
-def view_consistency(pair: tuple[View, View]) -> Tensor:
-    r"""Return the penalty :math:`\sum_{j \ne r} \lVert P_j w_j - P_r w_r \rVert^2` as a matrix.
-
-    :math:`P_j = (X_j X_j^\top + \epsilon I)^{-1} X_j = X_j (X_j^\top X_j + \epsilon I)^{-1}`; in principal
-    axes the second inverse is diagonal.
-    """
-    grams = [v.variances * (len(v.x) - 1) for v in pair]
-    a, b = (v.x / (gram + SINGULAR * gram.mean()) for v, gram in zip(pair, grams, strict=True))  # (n, r)
-    return 2 * block_matrix([[a.T @ a, -a.T @ b], [-b.T @ a, b.T @ b]])
-
-
 @register(
     "mvda",
     summary="one discriminant space for both views, pooled class scatter",
     paper="Kan et al., ECCV 2012",
 )
 class MvDA(LinearProjector):
-    """MvDA, or MvDA-VC; ``options`` is an :class:`MvDAOptions`."""
+    """MvDA; ``options`` is an :class:`MvDAOptions`."""
 
     Options = MvDAOptions
 
@@ -87,8 +64,6 @@ class MvDA(LinearProjector):
         o = self.options
         pair = views(train, o.energy)
         within, between = pooled_scatter(pair, (train.image_labels, train.text_labels), train.n_classes)
-        if o.beta:
-            within = within + o.beta * view_consistency(pair)
         within = ridged(within, o.ridge * float(within.trace()) / len(within))
         most = max(train.n_classes - 1, 1)  # S has no higher rank; further directions would be arbitrary
         vectors = leading(between, within, min(o.components or most, most))

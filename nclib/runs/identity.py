@@ -59,8 +59,11 @@ REMOVED: dict[str, dict[str, Any]] = {
     "rcl": {"judge": True, "margin": 0.2, "ratio": 1.0},
     "repair": {"labels_at": "epoch"},
     "sps": {"duplicates": "one"},
-    "contrastive_heads": {"supervised": True},
-    "elrcmr": {"elr_update_in_eval": False},
+    "contrastive_heads": {"supervised": True, "scale": 1 / 0.07},
+    **{name: {"top": 0, "loss": "trace"} for name in ("dcca", "dccae")},
+    "elrcmr": {"elr_update_in_eval": False, "shrink": 0.0},
+    "mrl": {"loss": "robust"},
+    "mvda": {"beta": 0.0},
     "nirnl": {"relabel": "prediction", "normalise": False},
     "pls": {"scale": True},
     "uot_rcl": {

@@ -49,12 +49,8 @@ VARIANTS: dict[str, tuple[dict[str, Any], ...]] = {
         {"lam": 0.0},
         *({"relation": x} for x in ("instance", "mrl")),
     ),
-    "mrl": ({"loss": "ce"},),
-    "elrcmr": ({"shrink": 0.05},),
-    "dcca": ({"loss": "squared"}, {"top": 3}),
     "acmr": ({"widths": "nuswide"},),
     "gma": ({"alpha": 0.5}, {"components": 2}),
-    "mvda": ({"beta": 0.1},),
     "mcca": ({"components": 2},),
 }
 # What a method needs besides the general values: in every entry, and in those that begin with training.

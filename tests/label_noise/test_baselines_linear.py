@@ -12,7 +12,7 @@ from nclib.label_noise import Training
 from nclib.label_noise.gma import ALPHAS, scatter
 from nclib.label_noise.gss_sl import normal_equations, objective, sparse_regression
 from nclib.label_noise.mcca import canonical
-from nclib.label_noise.mvda import pooled_scatter, view_consistency
+from nclib.label_noise.mvda import pooled_scatter
 from nclib.label_noise.parts import linear
 
 
@@ -207,22 +207,6 @@ def test_mvda_scatter_is_that_of_the_pooled_projections():
     expected = naive_mvda([v.x.numpy() for v in views], [train.image_labels.numpy(), other.numpy()], 6)
     np.testing.assert_allclose(within, expected[0], atol=1e-9)
     np.testing.assert_allclose(between, expected[1], atol=1e-9)
-
-
-def test_view_consistency_compares_combinations_of_samples():
-    views = linear.views(pairs(25), 1.0)
-    matrix, (v, t) = view_consistency(views), views
-    w = torch.randn(matrix.shape[0], generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    combined = []
-    for view, part in ((v, w[:12]), (t, w[12:])):
-        gram = view.x @ view.x.T
-        eps = 1e-6 * view.variances.mean() * (len(view.x) - 1)
-        combined.append(torch.linalg.solve(gram + eps * torch.eye(25, dtype=torch.float64), view.x @ part))
-    torch.testing.assert_close(
-        w @ matrix @ w, 2 * (combined[0] - combined[1]).square().sum(), rtol=1e-4, atol=0
-    )
-    plain, consistent = (fitted("mvda", pairs(), beta=b)[0].state() for b in (0.0, 1e6))
-    assert not torch.allclose(plain["image_weight"], consistent["image_weight"])
 
 
 def test_sparse_regression_reaches_a_stationary_point():

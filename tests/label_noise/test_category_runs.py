@@ -58,7 +58,6 @@ def comparable(record):
 FITTING = {  # values of options that act in a short run; of the others half or the double
     ("dcca", "outputs"): 3,
     ("dccae", "outputs"): 3,
-    ("elrcmr", "shrink"): 0.01,
     ("fgcrossnet_losses", "centre_rate"): 2.0,
     ("gma", "ridge"): 0.1,
     ("mvda", "ridge"): 0.5,

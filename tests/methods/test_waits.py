@@ -27,7 +27,6 @@ OWN: dict[str, dict[str, Any]] = {
     "mscn": {"threshold": 0.0},
     "pcsr": {"classes": 12, "refinable_from": 0.0, "ambiguous_from": 0.0},
     "plain": {"ema": 0.5},
-    "rcl": {"ratio": 0.5},
     "repair": {"bank_size": 64, "eta": 0.9, "replace": "image"},  # lengths of captions are on the host
     "sps": {"clean_from": 0.0, "noisy_from": 0.0, "sure": 0.99},
 }

@@ -89,11 +89,6 @@ def class_means(x: Tensor, y: Tensor, n_classes: int) -> tuple[Tensor, Tensor]:
     return total / count.clamp_min(1)[:, None], count
 
 
-def block_matrix(parts: list[list[Tensor]]) -> Tensor:
-    """Put a matrix together from rows of blocks."""
-    return torch.cat([torch.cat(row, dim=1) for row in parts])
-
-
 def leading(a: Tensor, b: Tensor, k: int) -> Tensor:
     r"""Return the k eigenvectors of :math:`A w = \mu B w` with the largest :math:`\mu`, largest first.
 
