@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from pathlib import Path
@@ -238,19 +239,13 @@ def test_unknown_names_are_refused(tree: Path) -> None:
 
 def test_tidy_removes_what_differs_between_equal_runs() -> None:
     nb = executed(notebook("table"))
-    cell = nb.cells[0]
-    cell.metadata["execution"] = {"iopub.execute_input": "2026-01-01T00:00:00Z"}
-    cell.metadata["papermill"] = {"duration": 1.0}
+    nb.cells[0].metadata |= {"execution": {"iopub": "2026-01-01"}, "papermill": {"duration": 1.0}}
     nb.metadata["papermill"] = {"input_path": "somewhere"}
     style = {"text/html": "<table></table>", "text/plain": "<Styler at 0x7f00>"}
-    cell.outputs += [
-        nbformat.v4.new_output("stream", name="stderr", text="50%"),
-        nbformat.v4.new_output("display_data", data=style),
-    ]
+    nb.cells[0].outputs.append(nbformat.v4.new_output("stream", name="stderr", text="50%"))
+    nb.cells[0].outputs.append(nbformat.v4.new_output("display_data", data=style))
     tidied = nbformat.writes(run_notebooks.tidy(nb))
-    for word in ("papermill", "iopub", "50%", "0x7f00"):
-        assert word not in tidied
-    assert "output 1" in tidied
+    assert re.findall("papermill|iopub|50%|0x7f00|output 1", tidied) == ["output 1"]
 
 
 def test_means_of_the_prose_are_compared_with_what_notebooks_print(tmp_path: Path) -> None:
