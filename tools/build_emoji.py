@@ -34,7 +34,6 @@ from nclib.data.emoji.assets import (
     CLASSES,
     DESIGNERS,
     FOLDER,
-    GROUPS,
     SHEET,
     SUMS,
     TABLE,
@@ -59,6 +58,7 @@ SEED = 0
 PER_CLASS = 20  # ten classes of 20 concepts each: 200
 SMALLEST_SUBGROUP = 3  # a subgroup with fewer candidates would be a class of one or two drawings
 STRIKE = 109  # the only pixel size stored in the bitmap font
+GROUPS = ("Animals & Nature", "Food & Drink", "Travel & Places", "Activities", "Objects")
 # Left out: weapons, smoking, funerals, a holy place; and clock faces and moons differ in a few pixels.
 EXCLUDED = re.compile(
     "cigarette|coffin|headstone|funeral urn|bomb|dagger|crossed swords|water pistol|love hotel|kaaba"

@@ -77,7 +77,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=CODEBOOK, help="default: the shipped file")
     options = parser.parse_args()
     where = {"seed": 0, "split": "train", "block": 0}
-    scenes = compose.compose(len(assets.read_names().names), **where, variant="standard")[:PICTURES]
+    scenes = compose.compose(len(assets.read_names().names), **where)[:PICTURES]
     boxes = compose.draw_boxes(scenes, **where)[:, :REGIONS]
     crops = render.crop(render.Painter(assets.read_drawings()).paint(scenes), boxes)
     book = learn(crops.reshape(-1, *crops.shape[2:]).astype(np.float32))

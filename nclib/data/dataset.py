@@ -166,8 +166,6 @@ class Split:
     captions_per_image : int
     boxes : ndarray, float32, (n_images, R, 4), optional
         Fragment boxes x0, y0, x1, y1 in [0, 1], origin at the upper left.
-    label_sets : mapping of str to ndarray, int64, (n_images,), optional
-        Classifications of the images by name.
     picture_source, relevance_source : callable, optional
         Behind :meth:`picture` and :meth:`relevance`.
     details : mapping
@@ -201,7 +199,6 @@ class Split:
     image_of: np.ndarray
     captions_per_image: int
     boxes: np.ndarray | None = None
-    label_sets: Mapping[str, np.ndarray] = field(default_factory=dict)
     picture_source: Picture | None = None
     relevance_source: Relevance | None = None
     details: Mapping[str, Any] = field(default_factory=dict)
@@ -216,8 +213,6 @@ class Split:
         check_array(f"{where}image_of", self.image_of, "int64", n * each)
         if not np.array_equal(self.image_of, np.arange(n * each) // each):
             raise ValueError(f"{where}image_of must group captions by image (0 {each} times, then 1, ...)")
-        for key, value in self.label_sets.items():
-            check_array(f"{where}{key}", value, "int64", n)
         if self.boxes is not None or self.boxes_in_features:
             check_array(f"{where}boxes", self.boxes, "float32", *self.images.shape[:2], 4)
 
@@ -319,7 +314,6 @@ class Split:
             captions=self.captions.take(np.arange(start * d, stop * d)),
             image_of=self.image_of[start * d : stop * d] - start,
             boxes=None if self.boxes is None else self.boxes[start:stop],
-            label_sets={name: values[start:stop] for name, values in self.label_sets.items()},
             picture_source=None if picture is None else _Shifted(picture, (start,)),
             relevance_source=None if relevance is None else _Shifted(relevance, (start, start * d)),
         )
@@ -390,8 +384,6 @@ class Dataset:
     vocabulary : Vocabulary
     checksum : str
         SHA-256 of the content, hexadecimal; part of every record.
-    label_names : mapping of str to tuple of str
-        Names of the classes for every entry of ``Split.label_sets``.
     details : mapping
         Further facts, by name (row layouts, folds of the test set, options).
 
@@ -407,7 +399,6 @@ class Dataset:
     test: Split
     vocabulary: Vocabulary
     checksum: str
-    label_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     details: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -417,10 +408,6 @@ class Dataset:
         for split in self.splits.values():
             if split.captions.vocabulary != self.vocabulary:
                 raise ValueError(f"dataset {self.name!r}: split {split.name!r} uses another vocabulary")
-            for key, names in self.label_names.items():
-                what = f"dataset {self.name!r}: labels {key!r} of split {split.name!r}"
-                check_array(what, split.label_sets.get(key), "int64", split.n_images)
-                check_within(what, split.label_sets[key], len(names))
 
     @property
     def splits(self) -> dict[str, Split]:

@@ -31,7 +31,6 @@ def planted(
     n_concepts: int = 40,
     concepts_per_image: int = 4,
     captions_per_image: int = 5,
-    n_classes: int = 5,
     noise: float = 0.3,
     seed: int = 0,
 ) -> Dataset:
@@ -48,8 +47,8 @@ def planted(
         Images per split, at least 1. The splits do not depend on each other's size.
     regions, feature_dim : int
         R, at least ``concepts_per_image``, and F.
-    n_concepts, concepts_per_image, captions_per_image, n_classes : int
-        Counts; the class of an image is its first concept modulo ``n_classes``.
+    n_concepts, concepts_per_image, captions_per_image : int
+        Counts.
     noise : float
         Length scale of the noise on a region, relative to the concept's unit vector; 0 or more.
     seed : int
@@ -57,18 +56,18 @@ def planted(
     Returns
     -------
     Dataset
-        With labels and ground-truth relevance (share of the named concepts that the image holds).
+        With ground-truth relevance (share of the named concepts that the image holds).
 
     Raises
     ------
     ValueError, TypeError
         When an option is out of range.
     """
-    check_counts(n_train=n_train, n_val=n_val, n_test=n_test, feature_dim=feature_dim, n_classes=n_classes)
+    check_counts(n_train=n_train, n_val=n_val, n_test=n_test, feature_dim=feature_dim)
     check_count("captions_per_image", captions_per_image)
     check_count("seed", seed, low=0)
     check_count("concepts_per_image", concepts_per_image, low=2)
-    check_count("n_concepts", n_concepts, low=max(concepts_per_image, n_classes))
+    check_count("n_concepts", n_concepts, low=concepts_per_image)
     check_count("regions", regions, low=concepts_per_image)
     check_number("noise", noise, low=0)
 
@@ -104,14 +103,12 @@ def planted(
             Captions(tokens[keep].astype(np.int32), offsets, vocabulary),
             image_of,
             captions_per_image,
-            label_sets={"class": held[:, 0] % n_classes},
             relevance_source=functools.partial(_share, has, says),
         )
 
     train, val, test = split("train", n_train), split("val", n_val), split("test", n_test)
     content = [a for s in (train, val, test) for a in (s.images, s.captions.tokens, s.captions.offsets)]
-    classes = {"class": tuple(f"class {k}" for k in range(n_classes))}
-    return Dataset("planted", train, val, test, vocabulary, digest(content), label_names=classes)
+    return Dataset("planted", train, val, test, vocabulary, digest(content))
 
 
 def _share(has: np.ndarray, says: np.ndarray, images: np.ndarray, captions: np.ndarray) -> np.ndarray:

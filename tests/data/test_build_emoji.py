@@ -42,7 +42,7 @@ def test_the_listed_sums_are_those_of_the_shipped_files():
 
 @pytest.mark.exhaustive
 def test_learning_a_codebook_gives_whole_numbers_within_bounds():
-    scenes = compose.compose(200, seed=0, split="test", block=0, variant="standard")
+    scenes = compose.compose(200, seed=0, split="test", block=0)
     painter = render.Painter(assets.read_drawings())
     boxes = compose.draw_boxes(scenes, seed=0, split="test", block=0)[:40, :6]
     crops = render.crop(painter.paint(scenes[:40]), boxes).reshape(240, 3, 14, 14).astype(np.float32)

@@ -86,7 +86,6 @@ def contents(data):
             continue
         for part in (split, split.part(1, 5).part(1, 3)):
             told += [part.features(np.arange(part.n_images)).numpy(), part.image_of]
-            told += part.label_sets.values()
             told += [part.captions.text(i) for i in range(part.n_captions)]
             told += [part.relevance()] if part.has_relevance else []
             told += [part.picture(1)] if part.has_pictures else []

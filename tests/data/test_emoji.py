@@ -29,27 +29,6 @@ def test_smaller_sets_are_prefixes_and_test_is_the_same(data):
     assert not np.array_equal(more.train.images[1000:1020], more.train.images[:20])
 
 
-def test_holdout_really_holds_out(data):
-    holdout, held = load("emoji", variant="holdout", **FEW), compose.held_out(200, 0)
-
-    def drawn(split):
-        scenes = split.details["scenes"]
-        there = scenes["size"] > 0
-        return scenes["concept"][there], scenes["designer"][there]
-
-    for name in ("train", "val"):
-        concept, designer = drawn(holdout.splits[name])
-        assert not (designer == held[concept]).any()
-        assert len(np.unique(designer)) == 3
-    concept, designer = drawn(holdout.test)
-    assert (designer == held[concept]).all()
-    concept, designer = drawn(data.test)
-    assert 0 < (designer == held[concept]).mean() < 0.7
-    # the same scenes otherwise
-    assert np.array_equal(holdout.test.captions.tokens, data.test.captions.tokens)
-    assert np.array_equal(holdout.test.boxes, data.test.boxes)
-
-
 def as_written(phrase):
     wording = assets.read_wording()
     return " ".join(wording.get(word, word) for word in phrase.split())

@@ -18,7 +18,7 @@ def painter():
 
 @pytest.fixture(scope="module")
 def scenes():
-    return compose.compose(200, seed=0, split="test", block=0, variant="standard")
+    return compose.compose(200, seed=0, split="test", block=0)
 
 
 def slow_picture(drawings, scene):

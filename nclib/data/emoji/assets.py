@@ -17,7 +17,6 @@ WORDING = "wording.csv"  # written by hand, no product of tools/build_emoji.py
 TILE = 48  # pixels
 TILES_PER_ROW = 30  # ten concepts by three designers
 DESIGNERS = ("noto", "twemoji", "fluent")
-GROUPS = ("Animals & Nature", "Food & Drink", "Travel & Places", "Activities", "Objects")
 # Ten classes: each of Unicode's five groups cut in two along its subgroups, 20 concepts in each.
 CLASSES: dict[str, tuple[str, ...]] = {
     "mammals": ("animal-mammal",),
@@ -49,8 +48,7 @@ class Names:
     emoji: tuple[str, ...]
     names: tuple[str, ...]
     keywords: tuple[tuple[str, ...], ...]  # phrases of one or two words, true of the concept
-    labels: dict[str, np.ndarray]  # int64, (K,), in the classifications group, class and subgroup
-    label_names: dict[str, tuple[str, ...]]
+    class_of: np.ndarray  # int64, (K,), place in CLASSES
 
 
 def asset_bytes() -> dict[str, bytes]:
@@ -81,17 +79,12 @@ def read_names() -> Names:
     """Read the table."""
     text = asset_bytes()[TABLE].decode("utf8")
     rows = list(csv.DictReader(io.StringIO(text)))
-    names = {
-        "group": GROUPS,
-        "class": tuple(CLASSES),
-        "subgroup": tuple(dict.fromkeys(row["subgroup"] for row in rows)),
-    }
+    classes = list(CLASSES)
     return Names(
         emoji=tuple(row["emoji"] for row in rows),
         names=tuple(row["name"] for row in rows),
         keywords=tuple(tuple(filter(None, row["keywords"].split("|"))) for row in rows),
-        labels={key: np.array([known.index(row[key]) for row in rows]) for key, known in names.items()},
-        label_names=names,
+        class_of=np.array([classes.index(row["class"]) for row in rows]),
     )
 
 

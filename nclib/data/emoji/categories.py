@@ -15,17 +15,18 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from nclib.common.checks import check_choice, check_count, check_counts, check_number
+from nclib.common.checks import check_count, check_counts
 from nclib.common.files import digest
 from nclib.data.cache import cached
 from nclib.data.category_data import CategoryData, CategorySplit
+from nclib.data.emoji.assets import CLASSES
 from nclib.data.emoji.compose import stream
 from nclib.data.emoji.features import RESPONSES
 from nclib.data.emoji.generate import SPLITS, blocks, cache_key, picture, words
 from nclib.data.registry import register
 from nclib.data.vocabulary import END, SPECIAL, Vocabulary
 
-LABELS = ("class", "group", "subgroup")
+TOPIC = 0.75  # probability that a further object of a scene is of its topic
 REGIONS = 8  # fragments of a picture: its objects first
 IMAGE_DIM, TEXT_DIM = 512, 100
 THRESHOLD = 0.5  # subtracted from a random projection before it is rectified
@@ -40,8 +41,6 @@ TOPIC_STREAM, PROJECTION_SEED = 3, 20
 )
 def emoji_category(
     *,
-    labels: str = "class",
-    topic: float = 0.75,
     n_train: int = 1500,
     n_val: int = 300,
     n_test: int = 700,
@@ -59,25 +58,19 @@ def emoji_category(
 
     Parameters
     ----------
-    labels : {"class", "group", "subgroup"}
-        Topics: 10 classes, Unicode's 5 groups, or 43 subgroups.
-    topic : float in [0, 1]
-        Probability that a further object of a scene is of its topic.
     n_train, n_val, n_test : int
         Pairs per split.
     seed : int
         Another seed gives other scenes.
     """
-    check_choice("labels", labels, LABELS)
     options = {
-        "labels": labels,
-        "topic": check_number("topic", topic, low=0, high=1),
+        **{"labels": "class", "topic": TOPIC},  # part of the checksum in records
         **check_counts(n_train=n_train, n_val=n_val, n_test=n_test),
         "seed": check_count("seed", seed, low=0),
     }
     build = functools.partial(_build, options=options)
     folder, facts = cached("emoji_category", cache_key(options, "texts 2"), build)
-    return _open(folder, facts, labels)
+    return _open(folder, facts)
 
 
 def _build(folder: Path, *, options: dict[str, Any]) -> dict[str, Any]:
@@ -94,17 +87,17 @@ def _build(folder: Path, *, options: dict[str, Any]) -> dict[str, Any]:
         for key, array in arrays.items():
             np.save(folder / f"{split}_{key}.npy", array, allow_pickle=False)
     # Not of the features, whose last digits may differ between machines.
-    return {"checksum": digest(content), "options": options}
+    return {"checksum": digest(content)}
 
 
 def _split(split: str, options: Mapping[str, Any]) -> dict[str, np.ndarray]:
     names, lexicon = words()
-    class_of = names.labels[options["labels"]]
+    class_of = names.class_of
     n, seed = options[f"n_{split}"], options["seed"]
 
     def on_topic(scenes: np.ndarray, block: int) -> None:
         rng = stream(seed, split, block, TOPIC_STREAM)
-        scenes["concept"] = _on_topic(scenes, class_of, options["topic"], rng)
+        scenes["concept"] = _on_topic(scenes, class_of, rng)
 
     made = [
         (_pool(block.features[..., :RESPONSES]), block.scenes, block.tokens, block.lengths)
@@ -124,15 +117,15 @@ def _split(split: str, options: Mapping[str, Any]) -> dict[str, np.ndarray]:
     }
 
 
-def _on_topic(scenes: np.ndarray, class_of: np.ndarray, topic: float, rng: np.random.Generator) -> np.ndarray:
-    """Replace objects after the first by ones of the first's class, with probability ``topic``, (n, 4)."""
+def _on_topic(scenes: np.ndarray, class_of: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Replace objects after the first by ones of the first's class, with probability TOPIC, (n, 4)."""
     concept = scenes["concept"]
     order = np.argsort(class_of, kind="stable")  # concepts by class
     sizes = np.bincount(class_of)
     first = np.cumsum(sizes) - sizes
     theme = class_of[concept[:, :1]]  # (n, 1)
     other = order[first[theme] + rng.integers(0, sizes[theme], concept.shape)]
-    replace = rng.random(concept.shape) < topic
+    replace = rng.random(concept.shape) < TOPIC
     replace[:, 0] = False
     inside = np.arange(concept.shape[1]) < scenes["count"][:, None]
     return np.where(replace, other, concept) * inside
@@ -171,8 +164,8 @@ def _text(tokens: np.ndarray, offsets: np.ndarray, vocabulary: Vocabulary, row: 
     return "; ".join(vocabulary.decode(caption) for caption in captions)
 
 
-def _open(folder: Path, facts: Mapping[str, Any], labels: str) -> CategoryData:
-    names, lexicon = words()
+def _open(folder: Path, facts: Mapping[str, Any]) -> CategoryData:
+    _, lexicon = words()
 
     def split(name: str) -> CategorySplit:
         images, texts, y, scenes, tokens, offsets = (
@@ -187,7 +180,7 @@ def _open(folder: Path, facts: Mapping[str, Any], labels: str) -> CategoryData:
     return CategoryData(
         name="emoji_category",
         **{name: split(name) for name in SPLITS},
-        label_names=names.label_names[labels],
+        label_names=tuple(CLASSES),
         checksum=facts["checksum"],
-        details={"options": facts["options"], "concepts": lexicon.names},
+        details={"concepts": lexicon.names},
     )

@@ -31,7 +31,6 @@ TINTS = {
     "purple": (225, 200, 250),
     "orange": (255, 220, 180),
 }
-VARIANTS = ("standard", "holdout")
 SCENE = np.dtype(
     [
         ("count", "i1"),  # objects
@@ -53,12 +52,7 @@ def stream(seed: int, split: str, block: int, purpose: int) -> np.random.Generat
     return np.random.default_rng([seed, SPLIT_STREAM[split], block, purpose])
 
 
-def held_out(n_concepts: int, seed: int) -> np.ndarray:
-    """Draw the designer, int64 (K,), of each concept that only test pictures of ``holdout`` use."""
-    return np.random.default_rng([seed, len(SPLIT_STREAM)]).integers(len(DESIGNERS), size=n_concepts)
-
-
-def compose(n_concepts: int, *, seed: int, split: str, block: int, variant: str) -> np.ndarray:
+def compose(n_concepts: int, *, seed: int, split: str, block: int) -> np.ndarray:
     """Draw the content of one block of pictures.
 
     Parameters
@@ -67,9 +61,6 @@ def compose(n_concepts: int, *, seed: int, split: str, block: int, variant: str)
         K; concepts are drawn uniformly without replacement within a picture.
     seed, split, block
         Name the random stream, as for :func:`stream`.
-    variant : {"standard", "holdout"}
-        With ``holdout``, test pictures show each concept by a designer that training and validation
-        pictures never use for it.
 
     Returns
     -------
@@ -91,20 +82,8 @@ def compose(n_concepts: int, *, seed: int, split: str, block: int, variant: str)
     scenes["x"] = (quadrant % 2 * QUADRANT + shift[..., 0]) * inside
     scenes["y"] = (quadrant // 2 * QUADRANT + shift[..., 1]) * inside
     scenes["concept"] *= inside
-    scenes["designer"] = _designers(rng, scenes["concept"], seed, split, variant, n_concepts) * inside
+    scenes["designer"] = rng.integers(len(DESIGNERS), size=inside.shape) * inside
     return scenes
-
-
-def _designers(
-    rng: np.random.Generator, concept: np.ndarray, seed: int, split: str, variant: str, n_concepts: int
-) -> np.ndarray:
-    free = rng.integers(len(DESIGNERS), size=concept.shape)
-    if variant == "standard":
-        return free
-    held = held_out(n_concepts, seed)[concept]
-    if split == "test":
-        return held
-    return (held + 1 + rng.integers(len(DESIGNERS) - 1, size=concept.shape)) % len(DESIGNERS)
 
 
 def draw_boxes(scenes: np.ndarray, *, seed: int, split: str, block: int) -> np.ndarray:

@@ -49,7 +49,6 @@ def blocks(
     *,
     seed: int,
     regions: int,
-    variant: str = "standard",
     change: Callable[[np.ndarray, int], None] | None = None,
 ) -> Iterator[Block]:
     """Make the pictures of a split, in blocks of up to 1,000; a smaller ``n`` gives a prefix of a larger one.
@@ -61,7 +60,7 @@ def blocks(
     painter = render.Painter(assets.read_drawings())
     for block, start in enumerate(range(0, n, compose.BLOCK)):
         size = min(compose.BLOCK, n - start)
-        whole = compose.compose(len(names.names), seed=seed, split=split, block=block, variant=variant)
+        whole = compose.compose(len(names.names), seed=seed, split=split, block=block)
         if change is not None:
             change(whole, block)
         scenes = whole[:size]

@@ -15,7 +15,7 @@ from nclib.common.files import digest
 from nclib.data.cache import cached
 from nclib.data.dataset import Captions, Dataset, Split
 from nclib.data.emoji.assets import read_drawings
-from nclib.data.emoji.compose import MOST_REGIONS, SIDE, TINTS, VARIANTS, box_corners
+from nclib.data.emoji.compose import MOST_REGIONS, SIDE, box_corners
 from nclib.data.emoji.features import FEATURE_DIM
 from nclib.data.emoji.generate import CHUNK, SPLITS, blocks, cache_key, picture, words
 from nclib.data.emoji.grammar import CAPTIONS_PER_IMAGE, RELATIONS
@@ -33,7 +33,6 @@ def emoji(
     size: str = "default",
     regions: int = 12,
     features: str = "regions",
-    variant: str = "standard",
     seed: int = 0,
     n_train: int | None = None,
     n_val: int = N_VAL,
@@ -56,9 +55,6 @@ def emoji(
     features : {"regions", "pixels"}
         What an image is: its boxes' numbers, or the picture itself as 96 rows of 288 numbers in [0, 1] (red,
         green, blue of each pixel in turn) for models that read pixels, which ignore ``regions``.
-    variant : {"standard", "holdout"}
-        With ``holdout`` the test pictures draw every concept by a designer that training and validation
-        never use for it.
     seed : int
         Another seed gives other scenes of the same concepts.
     n_train, n_val, n_test : int, optional
@@ -67,10 +63,8 @@ def emoji(
     Returns
     -------
     Dataset
-        With pictures, boxes, relevance, and the classifications ``group`` (5 classes, the default labels),
-        ``class`` (10) and ``subgroup`` of the main, that is the largest, object. ``split.details`` holds
-        ``scenes`` (what is where) and ``facts`` (what each caption states); ``details`` of the dataset
-        the names of concepts and phrases.
+        With pictures, boxes and relevance. ``split.details`` holds ``scenes`` (what is where) and ``facts``
+        (what each caption states); ``details`` of the dataset the names of concepts, phrases and relations.
 
     Raises
     ------
@@ -79,11 +73,9 @@ def emoji(
     """
     check_choice("size", size, tuple(SIZES))
     check_choice("features", features, ("regions", "pixels"))
-    check_choice("variant", variant, VARIANTS)
     options = {
         **check_counts(n_train=SIZES[size] if n_train is None else n_train, n_val=n_val, n_test=n_test),
         "regions": check_count("regions", regions, low=4, high=MOST_REGIONS),
-        "variant": variant,
         "seed": check_count("seed", seed, low=0),
     }
     build = functools.partial(_build, options=options)
@@ -99,7 +91,7 @@ def _build(folder: Path, *, options: dict[str, Any]) -> dict[str, Any]:
     """Write ``{split}_{images,boxes,scenes,tokens,offsets,facts}.npy``; return checksum and options."""
     content = ""
     total = sum(options[f"n_{split}"] for split in SPLITS)
-    own = {key: options[key] for key in ("seed", "regions", "variant")}
+    own = {key: options[key] for key in ("seed", "regions")}
     with tqdm(total=total, desc="emoji scenes", unit="picture", disable=None, leave=False) as bar:
         for split in SPLITS:
             n, done = options[f"n_{split}"], 0
@@ -120,7 +112,7 @@ def _build(folder: Path, *, options: dict[str, Any]) -> dict[str, Any]:
             content += digest([images, boxes, tokens, offsets])
             images.flush()
             boxes.flush()
-    return {"checksum": digest(content), "options": options}
+    return {"checksum": digest(content)}
 
 
 def _paint(folder: Path, *, scenes_of: Path) -> dict[str, Any]:
@@ -142,7 +134,7 @@ def _create(path: Path, dtype: Any, shape: tuple[int, ...]) -> np.memmap:
 
 
 def _open(folder: Path, facts: Mapping[str, Any], painted: Path | None = None) -> Dataset:
-    names, lexicon = words()
+    _, lexicon = words()
 
     def split(name: str) -> Split:
         images, boxes = (np.load(folder / f"{name}_{key}.npy", mmap_mode="r") for key in ("images", "boxes"))
@@ -150,7 +142,6 @@ def _open(folder: Path, facts: Mapping[str, Any], painted: Path | None = None) -
             images, boxes = np.load(painted / f"{name}_pixels.npy", mmap_mode="r"), None
         rest = ("scenes", "tokens", "offsets", "facts")
         scenes, tokens, offsets, stated = (np.load(folder / f"{name}_{key}.npy") for key in rest)
-        main = scenes["concept"][:, 0]
         return Split(
             name,
             images,
@@ -158,7 +149,6 @@ def _open(folder: Path, facts: Mapping[str, Any], painted: Path | None = None) -
             np.arange(len(offsets) - 1) // CAPTIONS_PER_IMAGE,
             CAPTIONS_PER_IMAGE,
             boxes=boxes,
-            label_sets={key: labels[main] for key, labels in names.labels.items()},
             picture_source=functools.partial(picture, scenes),
             relevance_source=Relevance(scenes, stated, lexicon),
             details={"scenes": scenes, "facts": stated},
@@ -169,13 +159,5 @@ def _open(folder: Path, facts: Mapping[str, Any], painted: Path | None = None) -
         **{name: split(name) for name in SPLITS},
         vocabulary=lexicon.vocabulary,
         checksum=facts["checksum"],
-        label_names=names.label_names,
-        details={
-            "options": facts["options"],
-            "concepts": lexicon.names,
-            "emoji": names.emoji,
-            "phrases": lexicon.phrases,
-            "relations": RELATIONS,
-            "tints": tuple(TINTS),
-        },
+        details={"concepts": lexicon.names, "phrases": lexicon.phrases, "relations": RELATIONS},
     )
