@@ -18,7 +18,8 @@ from typing import Any
 
 from nclib.common.options import Rule, check, rules
 from nclib.data.registry import datasets
-from nclib.runs.identity import DATA, since
+from nclib.runs.identity import since
+from nclib.runs.paths import DATA
 from nclib.runs.record import Record
 from nclib.runs.store import stored
 from nclib.runs.tables import Stored, numbers

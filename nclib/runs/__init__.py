@@ -12,7 +12,8 @@
 ``identity``        what names a run, and the number of the numerics
 ``checkpoint``      tensors and plain data in one file
 ``record``          :class:`Record`, and the file of one; ``sense``: what its numbers must fulfil
-``request``         a run that is asked for, and whether a record answers
+``request``         a run that is asked for, what names it, and whether a record answers
+``paths``           the paths of one machine among settings
 ``store curves``    tables of records in files: read, found, appended; ``digests`` of these files
 ``frame variant``   records as one data frame, and in words what is unusual about each
 ``machine``         device, threads, memory, versions
@@ -20,7 +21,7 @@
 ``tracking``        reports of epochs to a function or an object
 ``trained``         a finished run as an object, saved as one folder
 ``plan``            what a run would do, without training
-``words``           parameters as words of a command line; ``weights``: published ones, by name
+``words``           parameters as words of a command line
 ==================  ==================================================================================
 """
 

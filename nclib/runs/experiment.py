@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar, Unpack
@@ -22,23 +22,17 @@ from nclib.common.lock import sole_writer
 from nclib.common.options import Rule, did_you_mean, make, missing, problems, refuse, rules
 from nclib.common.precision import products, resolved
 from nclib.common.registry import Registry
+from nclib.common.source import own_code
 from nclib.data import CategoryData, Dataset
 from nclib.data.registry import datasets
 from nclib.models import compiling
 from nclib.noise import LabelNoise, Mismatch
 from nclib.runs import checkpoint
-from nclib.runs.identity import (
-    DATA,
-    JOINED,
-    code_names,
-    fingerprint,
-    own_code,
-    removed,
-    without_removed,
-)
+from nclib.runs.identity import JOINED, removed, without_removed
 from nclib.runs.loop import Place, SavedLoop, kept_warnings
 from nclib.runs.machine import choose_device, environment, numbers_fixed, peak_memory_mb
 from nclib.runs.options import PARAMETERS, RunOptions, RunParameters, Settings, as_plain
+from nclib.runs.paths import DATA
 from nclib.runs.record import Record
 from nclib.runs.request import Request
 from nclib.runs.tracking import reporter
@@ -60,6 +54,39 @@ class LoadedRun(Generic[T, D, N]):
     trainer: T
     dataset: D
     noise: N
+
+
+@dataclass(frozen=True)
+class Work:
+    """What making a run needs besides its settings and data.
+
+    Parameters
+    ----------
+    request : Request
+    folder : Path
+        Of the run.
+    damage : str
+        What is wrong with the record that lies there; empty without one.
+    progress : bool
+    tracker : object or None
+    before : int
+        Epochs that the tracker was told of other networks.
+    warnings : list of str
+        Gets the texts of the run's warnings.
+    """
+
+    request: Request
+    folder: Path
+    damage: str
+    progress: bool
+    tracker: Any
+    before: int
+    warnings: list[str]
+
+    def set_aside(self) -> None:
+        """Rename the record of another run, if there is one."""
+        if self.damage:
+            checkpoint.set_aside(self.folder / "record.json", self.damage)
 
 
 class Experiment(ABC, Generic[T, D, N]):
@@ -85,9 +112,7 @@ class Experiment(ABC, Generic[T, D, N]):
         """Return the values of a preset, which those in ``given`` will replace."""
 
     @abstractmethod
-    def assemble(
-        self, settings: Settings, dataset: D, folder: Path, device: torch.device
-    ) -> LoadedRun[T, D, N]:
+    def assemble(self, settings: Settings, dataset: D, place: Place) -> LoadedRun[T, D, N]:
         """Assemble noise, networks, method and trainer of a run on its data. Writes nothing."""
 
     @abstractmethod
@@ -97,12 +122,6 @@ class Experiment(ABC, Generic[T, D, N]):
     def apart(self, settings: Settings) -> list[Settings]:
         """Return the settings of each network that is trained apart; of the run alone where none are."""
         return [settings]
-
-    def combined(
-        self, records: Sequence[Record], settings: Mapping[str, Any], folder: Path, device: str = "cpu"
-    ) -> Record:
-        """Test finished runs as one model; leave its record in ``folder``. For tasks with :meth:`apart`."""
-        raise NotImplementedError(f"{type(self).__name__} trains no networks apart")
 
     def probe(self, loaded: LoadedRun[T, D, N]) -> dict[str, dict[str, Any]]:
         """Return further results of the selected epoch, groups of metrics by name."""
@@ -281,36 +300,17 @@ class Experiment(ABC, Generic[T, D, N]):
 
     def load(self, settings: Settings, folder: Path, device: torch.device) -> LoadedRun[T, D, N]:
         """Load the data of a run and assemble it, as :meth:`assemble`."""
-        return self.assemble(settings, self.read_data(settings), folder, device)
+        dataset = self.read_data(settings)
+        place = place_of(self.request(settings, dataset), dataset, folder, device)
+        return self.assemble(settings, dataset, place)
 
-    def place(self, settings: Settings, dataset: D, noise: N, folder: Path, device: torch.device) -> Place:
-        """Return where a run is trained, and what it is."""
-        fingerprint = self.fingerprint(settings, content_of(dataset))
-        identity = {"fingerprint": fingerprint, "noise": noise.checksum, "data": dataset.checksum}
-        return Place(settings.run.seed, device, folder, identity)
-
-    def folder(self, settings: Settings, dataset: D | None = None) -> Path:
-        """Return the folder of a run, ``~`` in it expanded; its data are loaded where they are not given."""
-        content = content_of(dataset or self.read_data(settings))
-        return Path(settings.run.out).expanduser() / self.name(settings, content)
-
-    def name(self, settings: Settings, data: str = "") -> str:
-        """Return the name of a run on data of this content: readable, and unique by its fingerprint."""
-        run: Any = settings.run
-        if run.noise_file:
-            noise = f"file-{settings.noise_sha256[:8]}"
-        else:
-            noise = f"{self.rate_letter}{run.noise_rate:g}-{run.protocol}"
-            noise += "" if run.noise_seed is None else f"-noise{run.noise_seed}"
-        named: list[str] = [getattr(run, kind) for kind in self.catalogues]
-        trained = len(self.apart(settings))
-        named += [noise, f"s{run.seed}"] + ([f"x{trained}"] if trained > 1 else [])
-        return "-".join([self.method, *named, self.fingerprint(settings, data)[:8]])
-
-    def fingerprint(self, settings: Settings, data: str = "") -> str:
-        """Return a digest of what decides a run's numbers: settings, data, numerics, code of the user's."""
+    def request(self, settings: Settings, dataset: D | None = None) -> Request:
+        """Return the request for a run with these settings, on these data where they are loaded."""
         flat = settings.flat()
-        return fingerprint(flat, self.parts(flat), data)
+        own = own_code(self.parts(flat))
+        if dataset is None:
+            return Request(flat, own)
+        return Request(flat, own, lambda *_: dataset.checksum, content_of(dataset))
 
     def parts(self, flat: Mapping[str, Any]) -> list[Any]:
         """Return the classes and functions that compute a run and may be the user's; of joined models all."""
@@ -320,10 +320,17 @@ class Experiment(ABC, Generic[T, D, N]):
         ]
         return [self.methods[self.method].factory, *named]
 
-    def request(self, flat: Mapping[str, Any], data: str = "") -> Request:
-        """Return the request for a run with these settings, on data of this checksum if it is known."""
-        own = own_code(self.parts(flat))
-        return Request(flat, own, lambda *_: data) if data else Request(flat, own)
+    def folder(self, settings: Settings, request: Request) -> Path:
+        """Return the folder of a run, ``~`` expanded; its name is readable, and unique by its fingerprint."""
+        run: Any = settings.run
+        if run.noise_file:
+            noise = f"file-{settings.noise_sha256[:8]}"
+        else:
+            noise = f"{self.rate_letter}{run.noise_rate:g}-{run.protocol}"
+            noise += "" if run.noise_seed is None else f"-noise{run.noise_seed}"
+        named: list[str] = [self.method, *(getattr(run, kind) for kind in self.catalogues)]
+        named += [noise, f"s{run.seed}"] + ([f"x{run.networks}"] if len(self.apart(settings)) > 1 else [])
+        return Path(run.out).expanduser() / "-".join([*named, request.fingerprint[:8]])
 
     def run(self, settings: Settings, progress: bool = True, tracker: Any = None, before: int = 0) -> Record:
         """Return the record of a run, which is made, continued or read; errors as of :func:`nclib.run`.
@@ -334,62 +341,55 @@ class Experiment(ABC, Generic[T, D, N]):
         checkpoint. Global generators, threads, and what else of the session changes numbers are restored
         afterwards.
         """
-        # 1. The data are loaded: their checksum is a part of the run's name.
-        # 2. A sound record of this very run in its folder is the answer.
-        # 3. Networks that are trained apart are runs of their own, in folders of theirs, and are combined.
-        # 4. Otherwise the folder is locked; a start that fails in its first epoch leaves none.
-        # 5. Another record is set aside; training continues from the checkpoint if there is one.
-        reports = [] if tracker is None else [reporter(tracker, before)]
-        damage = ""
+        # 1. The data are loaded: their content is a part of the run's name.
+        # 2. A sound record of this very run in its folder is the answer; another one is set aside.
+        # 3. Otherwise the run is made: see make.
         mode = getattr(settings.run, "compile", "auto")
-        flat = settings.flat()
-        with numbers_fixed(settings.run.threads), compiling(mode), kept_warnings() as said:
+        with numbers_fixed(settings.run.threads), compiling(mode), kept_warnings() as texts:
             dataset = self.read_data(settings)
-            folder = self.folder(settings, dataset)
-            path = folder / "record.json"
-            if path.exists():
+            request = self.request(settings, dataset)
+            folder, damage = self.folder(settings, request), ""
+            if (path := folder / "record.json").exists():
                 try:
-                    done = Record.load(path)
-                    done.check_answers(self.request(flat, dataset.checksum), folder.name)
+                    record = Record.load(path)
+                    request.check(record, folder.name)
                 except ValueError as error:
                     damage = str(error)
                 else:
-                    done.keep_places(flat)
+                    record.keep_paths(request.settings)
                     if progress:
-                        print(f"already done on {done.environment['device']}\n{done}")
-                    return done
-            if (apart := self.apart(settings)) != [settings]:
-                each = settings.schedule.epochs + settings.schedule.warmup_epochs
-                members = [self.run(one, progress, tracker, k * each) for k, one in enumerate(apart)]
-                if damage:
-                    checkpoint.set_aside(path, damage)
-                record = self.combined(members, flat, folder, settings.run.device)
-                if progress:
-                    print(record)
-                return record
-            device = choose_device(settings.run.device)
-            with (
-                torch.random.fork_rng(devices=[device] if device.type == "cuda" else []),
-                sole_writer(folder),
-            ):
-                if device.type == "cuda":
-                    torch.cuda.reset_peak_memory_stats(device)
-                loaded = self.assemble(settings, dataset, folder, device)
-                if damage:
-                    checkpoint.set_aside(path, damage)
-                loaded.trainer.warnings, loaded.trainer.after_epoch = said, reports
-                with products(getattr(settings.schedule, "precision", "fp32"), device):
-                    return self.finish(settings, loaded, progress)
+                        print(f"already done on {record.environment['device']}\n{record}")
+                    return record
+            work = Work(request, folder, damage, progress, tracker, before, texts)
+            record = self.make(settings, dataset, work)
+            if progress:
+                print(record)
+            return record
 
-    def finish(self, settings: Settings, loaded: LoadedRun[T, D, N], progress: bool) -> Record:
+    def make(self, settings: Settings, dataset: D, work: Work) -> Record:
+        """Train a run to its end, from its checkpoint if there is one, and return its record."""
+        # The folder is locked; a start that fails in its first epoch leaves none.
+        device = choose_device(settings.run.device)
+        gpu = [device] if device.type == "cuda" else []
+        with torch.random.fork_rng(devices=gpu), sole_writer(work.folder):
+            if gpu:
+                torch.cuda.reset_peak_memory_stats(device)
+            loaded = self.assemble(settings, dataset, place_of(work.request, dataset, work.folder, device))
+            work.set_aside()
+            loaded.trainer.warnings = work.warnings
+            loaded.trainer.after_epoch = [] if work.tracker is None else [reporter(work.tracker, work.before)]
+            with products(getattr(settings.schedule, "precision", "fp32"), device):
+                return self.finish(settings, loaded, work)
+
+    def finish(self, settings: Settings, loaded: LoadedRun[T, D, N], work: Work) -> Record:
         """Train a loaded run to its end, test the selected epoch, write the record and return it."""
-        trainer, noise = loaded.trainer, loaded.noise
+        trainer, noise, request = loaded.trainer, loaded.noise, work.request
         of = len(noise)
         moved = round(noise.true_rate * of)
-        if progress:
+        if work.progress:
             print(f"{moved:,} of {of:,} {self.items} moved{_reason(settings.run, noise.protocol)}")
             print(f"{trainer.folder.name}  [{settings.run.preset}, {trainer.device}]")
-        trainer.fit(progress)
+        trainer.fit(work.progress)
         # Papers report the last epoch where training collapses; the selected one may be an early one.
         last = {} if trainer.best["epoch"] == trainer.n_planned else self.evaluate(loaded)
         trainer.load_best()
@@ -398,14 +398,14 @@ class Experiment(ABC, Generic[T, D, N]):
         metrics["last"] = (last or metrics)["test"]
         test_seconds = time.perf_counter() - started
         metrics |= self.probe(loaded)
-        flat, curves, best = settings.flat(), trainer.history, trainer.best["epoch"]
+        curves, best = trainer.history, trainer.best["epoch"]
         validated = {k[4:]: v for k, v in curves[best - 1].items() if k.startswith("val_")}
         facts = ("protocol", "scope", "rate", "seed", "true_rate", "checksum")
         dataset, content = loaded.dataset, content_of(loaded.dataset)
         bits = {"content": content} if content != dataset.checksum else {}  # of files rounded elsewhere
         record = Record(
             name=trainer.folder.name,
-            settings={k: v for k, v in flat.items() if k != "out"},  # a place on one machine
+            settings={k: v for k, v in request.settings.items() if k != "out"},  # a path on one machine
             data={"name": dataset.name, "checksum": dataset.checksum} | bits | self.data_facts(loaded),
             noise={k: getattr(noise, k) for k in facts if hasattr(noise, k)}
             | {"of": of, "moved": moved, "description": noise.describe()},
@@ -419,16 +419,12 @@ class Experiment(ABC, Generic[T, D, N]):
                 "peak_memory_mb": round(peak_memory_mb(trainer.device), 1),
                 "parameters": trainer.n_parameters,
             },
-            environment=environment(trainer.device)
-            | {"computed_on": trainer.computed_on}
-            | code_names(self.parts(flat)),
+            environment=environment(trainer.device) | {"computed_on": trainer.computed_on} | request.code,
             warnings=trainer.warnings,
             folder=str(trainer.folder),
         )
-        record.keep_places(flat)
+        record.keep_paths(request.settings)
         record.save(trainer.folder / "record.json")
-        if progress:
-            print(record)
         return record
 
     def open_run(self, record: Record, device: str = "cpu") -> LoadedRun[T, D, N]:
@@ -439,6 +435,12 @@ class Experiment(ABC, Generic[T, D, N]):
             loaded = self.load(settings, Path(record.folder), choose_device(device))
         loaded.trainer.load_best()
         return loaded
+
+
+def place_of(request: Request, dataset: Dataset | CategoryData, folder: Path, device: torch.device) -> Place:
+    """Return where a run is trained, and what it is but for its noise."""
+    identity = {"fingerprint": request.fingerprint, "data": dataset.checksum}
+    return Place(request.settings["seed"], device, folder, identity)
 
 
 def _reason(run: Any, protocol: str) -> str:

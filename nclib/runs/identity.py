@@ -15,16 +15,13 @@ model of the run last moved, not the newest number: what did not move keeps its 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping
-from json import dumps
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
-from nclib.common.files import digest
 from nclib.common.registry import Registry
-from nclib.common.source import own_code
+from nclib.runs.paths import DATA
 
 NUMERICS = 3
 """The number of the numerics: raised by one when a change moves a golden run beyond rounding."""
@@ -83,9 +80,6 @@ FREE = frozenset({"out", "device", "threads", "compile", "pictures_on"})
 JOINED = "+"
 """Between the values of the parts, in the settings of a combination."""
 
-DATA = ("root", "pairs", "images", "image_emb")
-"""Options of data sets that are places of files, all of which the checksum of the data covers."""
-
 
 def since(*, method: str = "", model: str = "", solver: str = "") -> int:
     """Return the number of the numerics since which a method, a model or a solver gives its present numbers.
@@ -115,9 +109,9 @@ def since(*, method: str = "", model: str = "", solver: str = "") -> int:
 def naming(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings that name a run.
 
-    Left out are :data:`FREE`, the places of the data (:data:`DATA`; a record holds their checksum), those of
-    files whose digests are among the settings (these stand in their place), and settings of :data:`ADDED`
-    with the value under which a run is what it was without them. Options of :data:`REMOVED` are put back.
+    Left out are :data:`FREE`, the paths of the data (a record holds their checksum), those of files whose
+    digests are among the settings (these stand in their place), and settings of :data:`ADDED` with the value
+    under which a run is what it was without them. Options of :data:`REMOVED` are put back.
 
     Examples
     --------
@@ -126,8 +120,8 @@ def naming(settings: Mapping[str, Any]) -> dict[str, Any]:
     """
     free = FREE | ({"noise_file"} if settings.get("noise_sha256") else set())
     named = {k: v for k, v in settings.items() if k not in free and k != "files_sha256"}
-    for part, found in settings.get("files_sha256", {}).items():
-        named[part] = {**named[part], **{name: f"sha256 {sha256}" for name, sha256 in found.items()}}
+    for part, files in settings.get("files_sha256", {}).items():
+        named[part] = {**named[part], **{name: f"sha256 {sha256}" for name, sha256 in files.items()}}
     if isinstance(named.get("data_options"), Mapping):
         named["data_options"] = {k: v for k, v in named["data_options"].items() if k not in DATA}
     for place, former in ADDED.items():
@@ -158,61 +152,6 @@ def without_removed(methods: Registry[Any], method: str, options: Mapping[str, A
     """Return the options of a method without those of :data:`REMOVED` that have the value given there."""
     gone = removed(methods, method)
     return {k: v for k, v in options.items() if k not in gone or v != gone[k]}
-
-
-def placed(settings: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
-    """Return the options that may be places of files, by the mapping in which they stand."""
-    files = {part: tuple(found) for part, found in settings.get("files_sha256", {}).items()}
-    return {**files, "data_options": (*DATA, *files.get("data_options", ()))}
-
-
-def places(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that are places on one machine, as absolute paths: of data, noise, and other files.
-
-    Names of networks in the hub's cache are none.
-    """
-    found: dict[str, Any] = {}
-    for part, names in placed(settings).items():
-        options = settings.get(part) or {}
-        paths = {k: Path(str(options[k])).expanduser() for k in names if options.get(k)}
-        found[part] = {k: str(v.absolute()) for k, v in paths.items() if v.is_absolute() or v.exists()}
-    if settings.get("noise_file"):
-        found["noise_file"] = str(Path(settings["noise_file"]).expanduser().absolute())
-    return {part: here for part, here in found.items() if here}
-
-
-def published(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings as a record stores them: of files the names alone, and no folder of the data."""
-    result = dict(settings)
-    for part, found in places(settings).items():
-        if part == "noise_file":
-            result[part] = Path(found).name
-        else:
-            kept = {k: v for k, v in settings[part].items() if k not in found or k not in DATA}
-            result[part] = {k: Path(v).name if k in found else v for k, v in kept.items()}
-    return result
-
-
-def fingerprint(settings: Mapping[str, Any], parts: Iterable[Any], data: str = "") -> str:
-    """Return a digest of all that decides a run's numbers, 16 hexadecimal digits.
-
-    Parameters
-    ----------
-    settings : mapping
-        As :meth:`nclib.runs.Settings.flat` gives them, the noise with seed or digest among them.
-    parts : iterable
-        Classes and functions that compute the run; those of this package do not count.
-    data : str
-        Checksum of the data.
-    """
-    number = since(method=settings["method"], model=settings.get("model") or "")
-    return digest(dumps([naming(settings), data, number, own_code(parts)], sort_keys=True))[:16]
-
-
-def code_names(parts: Iterable[Any]) -> dict[str, Any]:
-    """Return ``numerics``, and where a run has code of the user's the digest ``own_code``; for a record."""
-    own = own_code(parts)
-    return {"numerics": NUMERICS} | ({"own_code": own} if own else {})
 
 
 def computed_on(so_far: list[dict[str, Any]], epoch: int, device: str) -> list[dict[str, Any]]:

@@ -18,7 +18,7 @@ from nclib.label_noise.base import METHODS
 from nclib.noise import LabelNoise
 from nclib.runs.experiment import Experiment, LoadedRun, last_diagnostics
 from nclib.runs.label_trainer import LabelTrainer, inputs_of, retrieval_map
-from nclib.runs.loop import epoch_arrays
+from nclib.runs.loop import Place, epoch_arrays
 from nclib.runs.options import LabelOptions, LabelSchedule, Settings
 from nclib.runs.presets import label_preset
 
@@ -53,9 +53,7 @@ class LabelExperiment(Experiment[LabelTrainer, CategoryData, LabelNoise]):
                 "or a smaller warmup_epochs"
             )
 
-    def assemble(
-        self, settings: LabelSettings, dataset: CategoryData, folder: Path, device: torch.device
-    ) -> LoadedLabels:
+    def assemble(self, settings: LabelSettings, dataset: CategoryData, place: Place) -> LoadedLabels:
         run, schedule = settings.run, settings.schedule
         truth, k = dataset.train.labels, dataset.n_classes
         if run.noise_file:
@@ -72,8 +70,8 @@ class LabelExperiment(Experiment[LabelTrainer, CategoryData, LabelNoise]):
             torch.manual_seed(run.seed)
             sizes = {"hidden": schedule.hidden, "dim": schedule.dim}
             network = method.build(Shape(dataset.image_dim, dataset.text_dim, k, **sizes))
-        place = self.place(settings, dataset, noise, folder, device)
-        trainer = LabelTrainer(method, network, train, truth, dataset.val, schedule, place)
+        own = place.with_noise(noise.checksum)
+        trainer = LabelTrainer(method, network, train, truth, dataset.val, schedule, own)
         return LoadedRun(trainer, dataset, noise)
 
     def evaluate(self, loaded: LoadedLabels) -> dict[str, dict[str, float]]:

@@ -12,7 +12,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -75,6 +75,10 @@ class Place:
     device: torch.device
     folder: Path
     identity: dict[str, str]
+
+    def with_noise(self, checksum: str) -> Place:
+        """Return the same place with the checksum of the noise in its identity."""
+        return replace(self, identity={**self.identity, "noise": checksum})
 
 
 class SavedLoop(ABC):

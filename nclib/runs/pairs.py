@@ -21,8 +21,8 @@ from nclib.models import Matcher
 from nclib.models.registry import MODELS
 from nclib.noise import Mismatch, calibration, detection
 from nclib.runs.collapse import collapse
-from nclib.runs.experiment import Experiment, LoadedRun, last_diagnostics
-from nclib.runs.loop import epoch_arrays
+from nclib.runs.experiment import Experiment, LoadedRun, Work, last_diagnostics
+from nclib.runs.loop import Place, epoch_arrays
 from nclib.runs.machine import environment
 from nclib.runs.noisy_pairs import NoisyPairs
 from nclib.runs.options import LARGEST_SEED, PairOptions, PairSchedule, Settings
@@ -123,27 +123,36 @@ class PairExperiment(Experiment[PairTrainer, Dataset, Mismatch]):
         about["parts"] = [record.name for record in records]
         if remarks := list(dict.fromkeys(text for record in records for text in record.remarks)):
             about["remarks"] = remarks
-        found = Record(
+        record = Record(
             name=folder.name,
             settings={k: v for k, v in settings.items() if k != "out"},
             data=records[0].data,
             noise=records[0].noise,
             metrics={"val": metrics_of(torch.stack(scores["val"]), splits["val"])["test"], **tested},
             curves=[],
-            diagnostics={"collapsed": 1} if any(record.collapsed for record in records) else {},
+            diagnostics={"collapsed": 1} if any(one.collapsed for one in records) else {},
             best_epoch=min(record.best_epoch for record in records),
             cost=cost | {"parameters": parameters},
             environment=environment(trainer.device) | about,
             warnings=list(dict.fromkeys(text for record in records for text in record.warnings)),
             folder=str(folder),
         )
-        found.keep_places(settings)
-        found.save(folder / "record.json")
-        return found
+        record.keep_paths(settings)
+        record.save(folder / "record.json")
+        return record
 
-    def assemble(
-        self, settings: PairSettings, dataset: Dataset, folder: Path, device: torch.device
-    ) -> LoadedPairs:
+    def make(self, settings: PairSettings, dataset: Dataset, work: Work) -> Record:
+        """Train a run, as of its base; networks that are trained apart are runs of their own."""
+        if settings.run.networks == 1:
+            return super().make(settings, dataset, work)
+        epochs = settings.schedule.epochs + settings.schedule.warmup_epochs
+        records = list[Record]()
+        for one in self.apart(settings):
+            records.append(self.run(one, work.progress, work.tracker, len(records) * epochs))
+        work.set_aside()
+        return self.combined(records, work.request.settings, work.folder, settings.run.device)
+
+    def assemble(self, settings: PairSettings, dataset: Dataset, place: Place) -> LoadedPairs:
         run = settings.run
         own, d = dataset.train.image_of, dataset.train.captions_per_image
         if run.noise_file:
@@ -165,7 +174,7 @@ class PairExperiment(Experiment[PairTrainer, Dataset, Mismatch]):
             NoisyPairs(dataset.train, noise, truth_is_known=not dataset.details.get("pairs_as_found", False)),
             dataset.val,
             settings.schedule,
-            self.place(settings, dataset, noise, folder, device),
+            place.with_noise(noise.checksum),
             pictures_on=run.pictures_on,
             renew=networks,
         )

@@ -1,28 +1,20 @@
-"""What a run would do, without training: its parameters, its folder, its steps, and its time."""
+"""What a run would do, without training: its parameters, its folder and its steps."""
 
 from __future__ import annotations
 
 import json
 import math
-import os
-import statistics
-import warnings
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from nclib.runs.experiment import Experiment
+from nclib.runs.experiment import Experiment, place_of
 from nclib.runs.identity import UNSAID
 from nclib.runs.machine import choose_device, device_name, numbers_fixed
 from nclib.runs.options import Settings
-from nclib.runs.store import stored
 from nclib.runs.tasks import experiment_of
 from nclib.runs.words import listed, table, words_of
-
-ALIKE = ("method", "model", "dataset", "batch_size", "model_options", "hidden", "dim", "precision")
-"""Settings that decide how long a training pair takes."""
 
 
 def plan(settings: Settings) -> dict[str, Any]:
@@ -38,9 +30,7 @@ def plan(settings: Settings) -> dict[str, Any]:
     dict
         ``name`` and ``folder`` of the run; ``state``, ``new``, ``unfinished`` (the run continues it) or
         ``done``; ``device``; all ``settings``; ``noise`` in words; training ``pairs``, ``epochs``, ``steps``
-        and ``parameters`` of all networks (methods that leave out pairs take fewer steps); ``seconds``, the
-        median of ``runs`` recorded runs with the same :data:`ALIKE`, device, cores and threads, scaled by
-        pairs and epochs, or None without such a run.
+        and ``parameters`` of all networks (methods that leave out pairs take fewer steps).
 
     Raises
     ------
@@ -51,66 +41,39 @@ def plan(settings: Settings) -> dict[str, Any]:
     with numbers_fixed(settings.run.threads):
         device = choose_device(settings.run.device)
         dataset = experiment.read_data(settings)
-        folder = experiment.folder(settings, dataset)
-        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-            loaded = experiment.assemble(settings, dataset, folder, device)
-        paces = _paces(settings, device)
         apart = experiment.apart(settings)
-        begun = [experiment.folder(each, dataset) / "checkpoint.safetensors" for each in apart]
-    trainer = loaded.trainer
-    epochs, pairs, n = trainer.n_planned, trainer.n_pairs, len(apart)
-    done, unfinished = (folder / "record.json").exists(), any(file.exists() for file in begun)
+        request = experiment.request(settings, dataset)
+        folder = experiment.folder(settings, request)
+        others = [experiment.folder(one, experiment.request(one, dataset)) for one in apart]
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            place = place_of(request, dataset, folder, device)
+            loaded = experiment.assemble(settings, dataset, place)
+    trainer, n = loaded.trainer, len(apart)
+    begun = any((each / "checkpoint.safetensors").exists() for each in others)
+    state = "done" if (folder / "record.json").exists() else "unfinished" if begun else "new"
+    steps = len(trainer.networks) * math.ceil(trainer.n_pairs / trainer.batch_size)
     return {
         "name": folder.name,
         "folder": str(folder),
-        "state": "done" if done else "unfinished" if unfinished else "new",
+        "state": state,
         "device": device_name(device),
-        "settings": settings.flat(),
+        "settings": request.settings,
         "noise": loaded.noise.describe(),
-        "pairs": pairs,
+        "pairs": trainer.n_pairs,
         "parameters": n * trainer.n_parameters,
-        "epochs": epochs,
-        "steps": n
-        * epochs
-        * math.ceil(pairs / trainer.batch_size)
-        * len(trainer.networks)
-        * bool(trainer.n_parameters),
-        "seconds": round(n * statistics.median(paces) * pairs * epochs, 1) if paces else None,
-        "runs": len(paces),
+        "epochs": trainer.n_planned,
+        "steps": n * trainer.n_planned * steps if trainer.n_parameters else 0,
     }
-
-
-def _paces(settings: Settings, device: torch.device) -> list[float]:
-    """Return the seconds per pair and epoch of recorded runs of this kind on this machine."""
-    if not Path(settings.run.out).is_dir():
-        return []
-    wanted, found = settings.flat(), []
-    here = {"device": device_name(device), "cores": os.cpu_count(), "threads": torch.get_num_threads()}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # of damaged records and copies
-        for record in (one.record() for one in stored(settings.run.out)):
-            work = len(record.curves) * record.data.get("train_pairs", 0)
-            alike = all(record.settings.get(k) == wanted.get(k) for k in ALIKE)
-            machine = all(record.environment.get(k) == v for k, v in here.items())
-            if work and alike and machine and not record.parts:
-                found.append(record.cost["seconds"] / work)
-    return found
 
 
 def described(planned: Mapping[str, Any]) -> str:
     """Return what :func:`plan` found in words."""
     p = planned
-    time = f"no estimate: {p['settings']['out']} holds no run like it on this machine, with as many threads"
-    if p["seconds"] is not None:
-        time = (
-            f"about {p['seconds']:,.0f} s of training, by {p['runs']} recorded run(s) like it on this machine"
-        )
     steps = f"at most {p['steps']:,}, in {p['epochs']} epochs of {p['pairs']:,} pairs"
     facts = [
         ("state", p["state"]),
         ("noise", p["noise"]),
         ("steps", steps if p["steps"] else "none, a closed form"),
-        ("time", time),
         ("device", f"{p['device']}; {p['parameters']:,} parameters"),
         ("folder", p["folder"]),
     ]

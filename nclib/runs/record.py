@@ -5,27 +5,23 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from nclib.common.files import digest, write_atomically
 from nclib.common.options import defaults
 from nclib.runs.collapse import collapse
-from nclib.runs.identity import former, placed, places, published, without_removed
+from nclib.runs.identity import former, without_removed
+from nclib.runs.paths import read_paths, with_paths, without_paths, write_paths
 from nclib.runs.sense import MAPS as MAPS
 from nclib.runs.sense import RECALLS as RECALLS
 from nclib.runs.sense import check_sense
-
-if TYPE_CHECKING:
-    from nclib.runs.request import Request
 
 SCHEMA = 1
 MARKS = ("schema", "settings")  # a JSON file with both is the record of a run, or was one
 TASKS = ("pairs", "labels")
 SUM = "sha256"  # of all that a stored record holds beside it
-PLACES = "places.json"  # beside a record: the places on this machine, which the record itself leaves out
 MAPPINGS = ("method_options", "model_options", "data_options", "files_sha256")  # among settings
 
 
@@ -106,8 +102,8 @@ class Record:
     def save(self, path: str | Path) -> Path:
         """Write the record as JSON, atomically; return ``path``. Not-a-number and infinity become null.
 
-        Places on this machine are left out: the folder of the data, and those of files. A digest of the
-        content is stored with it, so that :meth:`load` notices a later change.
+        Paths are left out: the folder of the data, and those of files. A digest of the content is stored with
+        it, so that :meth:`load` notices a later change.
         """
         content = self.content()
         write_atomically(path, json.dumps({**content, SUM: own_sum(content)}, indent=1))
@@ -116,27 +112,19 @@ class Record:
     def content(self) -> dict[str, Any]:
         """Return what a stored record holds, as it will be read."""
         content = {k: v for k, v in asdict(self).items() if k != "folder"}
-        content["settings"] = published(self.settings)
-        found: dict[str, Any] = json.loads(json.dumps(content), parse_constant=lambda _: None)
-        return found
+        content["settings"] = without_paths(self.settings)
+        plain: dict[str, Any] = json.loads(json.dumps(content), parse_constant=lambda _: None)
+        return plain
 
-    def keep_places(self, settings: Mapping[str, Any]) -> None:
-        """Take the places on this machine from settings, and keep them beside the record where possible.
-
-        They are kept as absolute paths: a run that was started from another folder is opened all the same.
-        """
-        if here := places(settings):
-            self.settings = _merged(self.settings, here)
-            text, path = json.dumps(here), Path(self.folder) / PLACES
-            with suppress(OSError):  # finished runs in a folder that only others can write
-                if not path.is_file() or path.read_text("utf8") != text:
-                    write_atomically(path, text)
+    def keep_paths(self, settings: Mapping[str, Any]) -> None:
+        """Take the paths from settings, and keep them beside the record, see :mod:`nclib.runs.paths`."""
+        self.settings = with_paths(self.settings, write_paths(settings, Path(self.folder)))
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
         """Read the record that :meth:`save` wrote; ``folder`` is the file's.
 
-        In the folder of its run, the settings get the places on this machine back, and nothing else.
+        In the folder of its run, the settings get the paths on this machine back, and nothing else.
 
         Raises
         ------
@@ -147,17 +135,9 @@ class Record:
             :func:`nclib.runs.sense.check_sense`.
         """
         record = cls(**content_of(path), folder=str(Path(path).parent))
-        record.settings = _with_places(completed(record.settings), Path(path).with_name(PLACES))
+        settings = completed(record.settings)
+        record.settings = with_paths(settings, read_paths(settings, Path(path).parent))
         return record
-
-    def check_answers(self, asked: Request, name: str) -> None:
-        """Raise a ValueError unless this is the record of the run that is asked for, and has this name."""
-        named = ["name"] * (self.name != name)
-        if other := asked.unlike(vars(self)) or named:
-            raise ValueError(
-                f"{Path(self.folder) / 'record.json'} is the record of another run, {self.name}: "
-                f"it differs in {', '.join(other)}"
-            )
 
     @property
     def remarks(self) -> list[str]:
@@ -234,30 +214,6 @@ def check_form(content: Mapping[str, Any], path: str | Path) -> None:
 def own_sum(content: Mapping[str, Any]) -> str:
     """Return the digest of what a record holds, wherever its line breaks are."""
     return digest(json.dumps(content, sort_keys=True))[:16]
-
-
-def _with_places(settings: dict[str, Any], path: Path) -> dict[str, Any]:
-    """Return settings with the places in a file beside their record, if there is one.
-
-    Places alone are taken: of the data, of the noise where a file gave it, and of files with a digest.
-    """
-    try:
-        given = json.loads(path.read_text("utf8"))
-        found: dict[str, Any] = {
-            part: {name: str(given[part][name]) for name in names if name in given[part]}
-            for part, names in placed(settings).items()
-            if part in given
-        }
-        if settings.get("noise_file") and "noise_file" in given:
-            found["noise_file"] = str(given["noise_file"])
-    except (OSError, ValueError, TypeError):  # no such file, or no mapping of mappings
-        return settings
-    return _merged(settings, found)
-
-
-def _merged(settings: dict[str, Any], found: Mapping[str, Any]) -> dict[str, Any]:
-    own = {k: {**settings[k], **v} if isinstance(v, dict) else v for k, v in found.items() if k in settings}
-    return {**settings, **own}
 
 
 def completed(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nclib.common.options import Rule, check
+from nclib.common.source import own_code
 from nclib.runs.digests import ADVICE, LIST, digests, locked
-from nclib.runs.identity import own_code
 from nclib.runs.record import TASKS, OtherFileError, Record, check_form, content_of
 from nclib.runs.request import Request, checksum, moved
 from nclib.runs.tables import Stored, as_stored, rows, write

@@ -48,7 +48,10 @@ def sixty_clean(self, loop, network, values):
 def fit_until(settings, epoch):
     """Train until ``epoch`` is on disk, then stop as Ctrl-C would; return what was started."""
     experiment = experiment_of(settings.method)
-    trainer = experiment.load(settings, experiment.folder(settings), torch.device("cpu")).trainer
+    dataset = experiment.read_data(settings)
+    request = experiment.request(settings, dataset)
+    folder = experiment.folder(settings, request)
+    trainer = experiment.load(settings, folder, torch.device("cpu")).trainer
     save = trainer._save
 
     def save_and_stop():

@@ -19,11 +19,12 @@ from nclib.methods.l2rm import L2RM
 from nclib.runs import Settings, experiment_of, identity
 from nclib.runs.pair_trainer import PairTrainer
 from nclib.runs.record import completed
+from nclib.runs.request import Request
 
 
 def name(method: str, **values) -> str:
     experiment = experiment_of(method)
-    return experiment.fingerprint(experiment.resolve(**values))
+    return experiment.request(experiment.resolve(**values)).fingerprint
 
 
 def test_a_noise_file_counts_by_its_content():
@@ -48,7 +49,7 @@ def default(method: str) -> str:
     experiment = experiment_of(method)
     own = experiment.methods.options(method)()
     settings = Settings(method, experiment.options(), experiment.schedule(), own, {}, {})
-    return identity.fingerprint(settings.flat(), [])
+    return Request(settings.flat()).fingerprint
 
 
 @pytest.mark.parametrize("method", [*methods.available(), *label_noise.available()])
@@ -121,7 +122,7 @@ def test_only_runs_whose_numbers_moved_get_new_names(monkeypatch):
 def test_where_pictures_lie_does_not_name_a_run_and_is_told_where_it_is_chosen():
     experiment = experiment_of("plain")
     usual, chosen = (experiment.resolve(dataset="planted", pictures_on=on) for on in ("auto", "device"))
-    assert experiment.name(chosen) == experiment.name(usual)
+    assert experiment.request(chosen).fingerprint == experiment.request(usual).fingerprint
     assert "pictures_on" not in usual.flat()  # records and their digests stay
     assert experiment.read(chosen.flat()).run.pictures_on == "device"
 
@@ -147,8 +148,9 @@ def test_a_seed_of_the_noise_draws_nothing_else(method, own, tmp_path):
     other, noise_0, weights_0, order_0 = loaded(seed=1, noise_seed=0)
     assert (noise_0, weights_0, order_0) == (loaded(seed=0)[1], weights, order)
     assert noise != noise_0
-    assert experiment.name(other) != experiment.name(usual)
-    assert "-noise0-s1-" in experiment.name(other)
+    names = [experiment.folder(one, experiment.request(one)).name for one in (other, usual)]
+    assert names[0] != names[1]
+    assert "-noise0-s1-" in names[0]
     assert loaded(seed=1, noise_seed=1)[0] == usual
     assert "noise_seed" not in usual.flat()
     assert experiment.read(other.flat()) == other
@@ -181,7 +183,7 @@ def test_a_reloaded_method_is_registered_again_and_renames_its_runs(tmp_path, mo
 
 def test_code_of_the_package_does_not_count(monkeypatch):
     assert own_code([L2RM, experiment_of]) == ""
-    assert identity.code_names([L2RM]) == {"numerics": identity.NUMERICS}
+    assert Request({}, own_code([L2RM])).code == {"numerics": identity.NUMERICS}
     before = name("l2rm", dataset="planted")
     monkeypatch.setattr(L2RM, "n_networks", 7)
     assert name("l2rm", dataset="planted") == before

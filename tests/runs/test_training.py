@@ -190,7 +190,7 @@ def test_wrong_settings_stop_before_training(wrong, message, tmp_path, monkeypat
 
 def test_fingerprint_ignores_place_and_device_but_not_settings():
     def name(**values):
-        return experiment_of("l2rm").fingerprint(resolve("l2rm", **{**TINY, **values}))
+        return experiment_of("l2rm").request(resolve("l2rm", **{**TINY, **values})).fingerprint
 
     assert name(out="x", device="cuda", threads=3, compile="off") == name()
     assert name(device="cuda", precision="auto") == name(precision="tf32") != name(precision="auto")

@@ -7,8 +7,9 @@ import pytest
 from baselines import omit
 from golden import differences, stored, trace_of
 
+from nclib.common.source import own_code
 from nclib.models.registry import MODELS
-from nclib.runs.identity import NUMERICS, own_code
+from nclib.runs.identity import NUMERICS
 
 ENTRIES = omit_cases.entries()
 
