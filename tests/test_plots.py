@@ -1,32 +1,9 @@
 """The book's figures: one style per method, one spread, nothing drawn that was not measured."""
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from nclib import plots
-from nclib.plots import labels
-
-
-@pytest.fixture
-def runs():
-    rows = [(m, r, s) for m in ("l2rm", "mine") for r in (0.2, 0.6) for s in range(3)]
-    table = pd.DataFrame(rows, columns=["label", "mrate", "seed"])
-    return table.assign(rsum=[100 + 10 * s + 50 * (m == "mine") for m, _, s in rows])
-
-
-@pytest.mark.parametrize(
-    ("column", "values", "said"),
-    [
-        ("epochs", [3, 10, 3], r"epochs \(3, 10\)"),
-        ("option.widths", [[64, 64], [64, 64], [32]], r"option.widths \(\[64, 64\], \[32\]\)"),
-        ("model.matching", [np.nan, None, "ot"], r"model.matching \(none, ot\)"),
-        ("data.n_train", [64, 64, 256], r"data.n_train \(64, 256\)"),
-    ],
-)
-def test_every_setting_that_names_a_run_counts(runs, column, values, said):
-    with pytest.raises(ValueError, match=said):
-        plots.rates(runs.assign(**{column: values * 4}))
 
 
 def test_the_division_draws_the_components_over_the_losses():
@@ -37,18 +14,6 @@ def test_the_division_draws_the_components_over_the_losses():
     assert [line.get_label() for line in axis.lines] == ["matched component", "mismatched component"]
     assert axis.lines[0].get_ydata() == pytest.approx(1 - at)
     assert plots.division({1: {"loss": arrays["loss"]}}, np.arange(50) < 25) is None
-
-
-def test_a_sweep_of_label_noise_draws_both_directions():
-    table = pd.DataFrame({"lam": [0.1, 0.1, 1, 1], "map_i2t": [0.1, 0.3, 0.4, 0.6], "map_t2i": [0.2] * 4})
-    (axis,) = labels.sweep(table, "lam", xlabel="lambda").axes
-    drawn = {line.get_label(): list(line.get_ydata()) for line in axis.lines}
-    assert drawn["image to text"] == pytest.approx([0.2, 0.5])
-    assert drawn["text to image"] == pytest.approx([0.2, 0.2])
-    with pytest.raises(ValueError, match="no column 'map_t2i'; it has lam, map_i2t"):
-        labels.sweep(table.drop(columns="map_t2i"), "lam", xlabel="lambda")
-    with pytest.raises(ValueError, match=r"direction=image to text, lam=0.1 differ in noise_rate"):
-        labels.sweep(table.assign(noise_rate=[0.2, 0.4] * 2), "lam", xlabel="lambda")
 
 
 def test_heat_maps_show_every_entry():

@@ -23,7 +23,7 @@ Examples
 'squared distance of the two halves of a pair'
 >>> METHODS.remove("near")  # an example leaves nothing behind
 >>> build("mrl", beta=0.9).options
-MRLOptions(beta=0.9, loss='robust', tau1=1.0, tau2=1.0)
+MRLOptions(beta=0.9, tau1=1.0, tau2=1.0)
 >>> build("mlr")  # doctest: +ELLIPSIS
 Traceback (most recent call last):
 ValueError: unknown category method 'mlr'; did you mean 'mrl'? Available: ...

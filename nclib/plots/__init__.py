@@ -14,7 +14,6 @@ from nclib.plots.pairs import (
     learning_curves,
     pairs_by_epoch,
     ranked_alignment,
-    rates,
     recall_bars,
 )
 from nclib.plots.style import (
@@ -35,7 +34,6 @@ from nclib.plots.style import (
     heatmap,
     histograms,
     method_style,
-    over_setting,
     panels,
     reader,
     use,
@@ -47,6 +45,6 @@ if find_spec("matplotlib") is None:  # each function imports it where it draws
 __all__ = [
     "ACCENT", "CAPTIONS", "CYCLE", "IMAGES", "MARKS", "MATCHED", "METHOD_STYLES", "MISMATCHED", "NAMES",
     "NEUTRAL", "THIRD", "bars", "by_truth", "captioned_pictures", "colours", "cost_distributions",
-    "division", "heatmap", "histograms", "learning_curves", "method_style", "over_setting",
-    "pairs_by_epoch", "panels", "ranked_alignment", "rates", "reader", "recall_bars", "use",
+    "division", "heatmap", "histograms", "learning_curves", "method_style",
+    "pairs_by_epoch", "panels", "ranked_alignment", "reader", "recall_bars", "use",
 ]  # fmt: skip

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 
-from nclib.plots.style import MATCHED, MISMATCHED, check_columns, method_style, over_setting, picture
+from nclib.plots.style import MATCHED, MISMATCHED, method_style, picture
 from nclib.plots.style import panels as grid
 
 if TYPE_CHECKING:
@@ -55,48 +54,6 @@ def validation_curves(panels: Mapping[str, Curves], *, height: float = 2.9) -> F
     return figure
 
 
-def sweep(
-    table: pd.DataFrame,
-    x: str,
-    *,
-    xlabel: str,
-    group: str | None = None,
-    value: str = "map_avg",
-    pool: Collection[str] = (),
-) -> Figure:
-    """Draw test mAP over a setting: mean of the seeds as a line, spread as a band, runs as dots.
-
-    Parameters
-    ----------
-    table : DataFrame
-        From :func:`nclib.table`.
-    x, group : str
-        Columns: the setting, and what gets a line of its own; both directions when ``group`` is None.
-    xlabel : str
-    value : str
-        Column of the metric, mAP in [0, 1]; read only with a ``group``.
-    pool : collection of str
-        Columns of settings in which the runs of a point may differ.
-
-    Returns
-    -------
-    Figure
-
-    Raises
-    ------
-    ValueError
-        As :func:`nclib.plots.over_setting`.
-    """
-    figure, ((axis,),) = grid(1, 1, 6.8, 3.3)
-    if group is None:
-        check_columns(table, x, *DIRECTIONS)
-        parts = [table.assign(direction=name, map=table[key]) for key, name in DIRECTIONS.items()]
-        table, group, value = pd.concat(parts, ignore_index=True), "direction", "map"
-    over_setting(table, x, group, value, axis, xlabel=xlabel, ylabel="mAP on test", pool=pool)
-    axis.legend(ncols=2)
-    return figure
-
-
 def confusions(matrices: Mapping[str, np.ndarray], names: Sequence[str]) -> Figure:
     """Draw true classes against corrected ones, one heat map per title.
 
@@ -124,34 +81,6 @@ def confusions(matrices: Mapping[str, np.ndarray], names: Sequence[str]) -> Figu
         figure.colorbar(
             image, ax=axes, location="top", shrink=0.6, aspect=30, label="share of the class's mass"
         )
-    return figure
-
-
-def maps(panels: Mapping[str, tuple[np.ndarray, np.ndarray, np.ndarray]], names: Sequence[str]) -> Figure:
-    """Draw two-dimensional maps of features, coloured by class.
-
-    Parameters
-    ----------
-    panels : mapping of str to (xy, labels, is_text)
-        ``xy`` (n, 2); ``labels`` int (n,); ``is_text`` bool (n,): texts are drawn as crosses.
-    names : sequence of K str
-    """
-    import matplotlib as mpl
-
-    figure, axes = grid(2, -(-len(panels) // 2), 8.6, 5.6)
-    colours = mpl.colormaps["tab10"].colors  # type: ignore[attr-defined]
-    for axis, (title, (xy, labels, text)) in zip(axes.flat, panels.items(), strict=True):
-        for k in range(len(names)):
-            for flag, mark, size in ((False, "o", 9), (True, "x", 14)):
-                at = (labels == k) & (text == flag)
-                colour = colours[k % len(colours)]
-                axis.scatter(*xy[at].T, s=size, marker=mark, color=colour, lw=0.8, alpha=0.8)
-        axis.set(title=title, xticks=[], yticks=[])
-        axis.grid(False)
-    keys = [("s", colours[k % len(colours)], name) for k, name in enumerate(names)]
-    keys += [("o", "#444444", "image"), ("x", "#444444", "text")]
-    handles = [mpl.lines.Line2D([], [], marker=m, ls="", color=c, label=name) for m, c, name in keys]
-    figure.legend(handles=handles, loc="outside lower center", ncols=4, fontsize=8)
     return figure
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,13 +19,11 @@ from nclib.plots.style import (
     bars,
     by_truth,
     method_style,
-    over_setting,
     panels,
     picture,
 )
 
 if TYPE_CHECKING:
-    import pandas as pd
     from matplotlib.figure import Figure
 
     from nclib.data import Split
@@ -293,47 +291,4 @@ def recall_bars(records: Mapping[str, Record | Mapping[str, float]]) -> Figure:
     bars(axis, table, [method_style(name)["color"] for name in records], digits=0)
     axis.set(ylabel="recall in %", ylim=(0, 108))
     axis.legend(loc="upper left", ncols=len(records))
-    return figure
-
-
-def rates(
-    table: pd.DataFrame, group: str | None = None, value: str = "rsum", *, pool: Collection[str] = ()
-) -> Figure:
-    """Draw a metric over the mismatch rate: mean of the seeds, every seed as a dot, spread as a band.
-
-    Parameters
-    ----------
-    table : DataFrame
-        One row per run with columns ``mrate``, ``group`` and ``value``, as :func:`nclib.table`
-        returns.
-    group : str, optional
-        Column: what gets a line of its own; ``label`` by default, ``method`` where there is none.
-    value : str
-        Column of the metric.
-    pool : collection of str
-        Columns of settings in which the runs of a point may differ, as for :func:`over_setting`.
-
-    Returns
-    -------
-    Figure
-
-    Raises
-    ------
-    ValueError
-        As :func:`over_setting`: nothing to draw, a column that is not there, or a point whose rows differ by
-        more than the seed.
-
-    Examples
-    --------
-    >>> import pandas as pd
-    >>> runs = pd.DataFrame({"method": "plain", "mrate": [0.2, 0.6], "seed": 0, "rsum": [310.0, 250.0]})
-    >>> rates(runs).axes[0].get_xlabel()
-    'mismatch rate'
-    """
-    if group is None:
-        group = "label" if "label" in table else "method"
-    figure, ((axis,),) = panels(1, 1, height=3.6)
-    labels = {"xlabel": "mismatch rate", "ylabel": "rSum on test (max 600)"}
-    over_setting(table, "mrate", group, value, axis, **labels, pool=pool)
-    axis.set_ylim(0, None)
     return figure

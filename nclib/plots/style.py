@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import fields
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -279,94 +278,3 @@ def bars(axis: Axes, table: pd.DataFrame, colours: Sequence[str], digits: int = 
         axis.bar_label(column, fmt=f"%.{digits}f", fontsize=8, padding=1)  # type: ignore[arg-type]
     axis.grid(axis="x", visible=False)
     axis.set_xlabel("")
-
-
-def over_setting(
-    table: pd.DataFrame,
-    x: str,
-    group: str,
-    value: str,
-    axis: Axes,
-    *,
-    xlabel: str = "",
-    ylabel: str = "",
-    pool: Collection[str] = (),
-) -> None:
-    """Draw a metric over a setting: mean of the seeds, one standard deviation as a band, runs as dots.
-
-    The rows with the same ``x`` and ``group`` make a point. They must be the same run with different seeds:
-    columns of settings that name a run, where the table has them, must agree within a point.
-
-    Parameters
-    ----------
-    table : DataFrame
-        One row per run with columns ``x``, ``group`` and ``value``, as :func:`nclib.table` returns.
-    x, group, value : str
-        Columns: the setting, what gets a line of its own, and the metric.
-    axis : Axes
-        Drawn on; gets labels and a legend.
-    xlabel, ylabel : str
-    pool : collection of str
-        Columns of settings in which the rows of a point may differ; the mean is then over these as well.
-
-    Raises
-    ------
-    ValueError
-        When the table is empty or lacks a column, when rows of a point differ in a setting that is not in
-        ``pool``, or when a seed occurs twice in a point.
-    """
-    import seaborn as sns
-
-    check_columns(table, x, group, value, *pool)
-    _check_points(table, x, group, pool)
-    for name, part in table.groupby(group):
-        style = method_style(str(name))
-        sns.lineplot(
-            part, x=x, y=value, ax=axis, label=str(name), errorbar="sd", err_kws={"alpha": 0.15, "lw": 0},
-            color=style["color"], marker=style["marker"], linestyle=style["ls"],
-        )  # fmt: skip
-        axis.scatter(part[x], part[value], s=10, color=style["color"], alpha=0.6, zorder=3)
-    axis.set(xlabel=xlabel, ylabel=ylabel)
-    axis.legend()
-
-
-def check_columns(table: pd.DataFrame, *columns: str) -> None:
-    """Raise a ValueError for a table without rows, or without one of these columns."""
-    if table.empty:
-        raise ValueError("the table has no rows: there is no run to draw")
-    lacks = [column for column in dict.fromkeys(columns) if column not in table]
-    if lacks:
-        there = ", ".join(map(str, table.columns))
-        raise ValueError(f"the table has no column {', '.join(map(repr, lacks))}; it has {there}")
-
-
-def _check_points(table: pd.DataFrame, x: str, group: str, pool: Collection[str]) -> None:
-    """Raise a ValueError unless the rows of each point are one run with different seeds."""
-    from nclib.runs.options import LabelSchedule, PairSchedule
-
-    decisive = {*SETTINGS, *(f.name for kind in (PairSchedule, LabelSchedule) for f in fields(kind))}
-    free = {x, group, *pool}
-    names = [c for c in map(str, table) if c not in free and (c in decisive or c.startswith(OPTIONS))]
-    for (name, at), part in table.groupby([group, x]):
-        point = f"the point {group}={name}, {x}={at}"
-        # A missing value is one of its own: the option was not given to that run.
-        found = {column: dict.fromkeys(map(_shown, part[column])) for column in names}
-        differ = [f"{column} ({', '.join(values)})" for column, values in found.items() if len(values) > 1]
-        if differ:
-            raise ValueError(
-                f"rows of {point} differ in {'; '.join(differ)}: keep one value of each, or name in pool= "
-                "the columns over which the mean is meant"
-            )
-        if "seed" in table:
-            twice = part["seed"][part[["seed", *pool]].astype(str).duplicated()]
-            if len(twice):
-                seeds = ", ".join(dict.fromkeys(map(_shown, twice)))
-                raise ValueError(f"{point} has more than one row of the same seed ({seeds}): keep one")
-
-
-def _shown(value: Any) -> str:
-    """Return a value of a table as text; equal numbers have the same text."""
-    if value is None or (isinstance(value, float) and np.isnan(value)):
-        return "none"
-    plain = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return f"{float(value):.12g}" if plain else str(value)
