@@ -140,9 +140,13 @@ def probed(part: str) -> pd.DataFrame:
 
 
 def write(path: Path, content: object) -> None:
-    """Write a measurement as JSON, and note its digest beside it."""
+    """Write a measurement as JSON, every row on a line of its own, and note its digest beside it."""
+    text = json.dumps(content, indent=1)
+    if isinstance(content, Mapping) and isinstance(content.get("rows"), list):
+        rows = ",\n  ".join(map(json.dumps, content["rows"]))
+        text = json.dumps({**content, "rows": []}, indent=1).replace('"rows": []', f'"rows": [\n  {rows}\n ]', 1)
     with locked(path.parent), together(path.parent) as new:
-        write_atomically(new / path.name, json.dumps(content, indent=1) + "\n")
+        write_atomically(new / path.name, text + "\n")
 
 
 def keep(file: Path, name: str) -> Path:
