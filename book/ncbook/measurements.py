@@ -144,7 +144,8 @@ def write(path: Path, content: object) -> None:
     text = json.dumps(content, indent=1)
     if isinstance(content, Mapping) and isinstance(content.get("rows"), list):
         rows = ",\n  ".join(map(json.dumps, content["rows"]))
-        text = json.dumps({**content, "rows": []}, indent=1).replace('"rows": []', f'"rows": [\n  {rows}\n ]', 1)
+        text = json.dumps({**content, "rows": []}, indent=1)
+        text = text.replace('"rows": []', f'"rows": [\n  {rows}\n ]', 1)
     with locked(path.parent), together(path.parent) as new:
         write_atomically(new / path.name, text + "\n")
 
