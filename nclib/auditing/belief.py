@@ -20,7 +20,16 @@ from nclib.auditing.exchanges import Queries
 from nclib.auditing.labels import Corrected, by_sample, relabelled
 from nclib.auditing.neighbours import Neighbours
 from nclib.auditing.pairs import Indices, Pairs, exchange
-from nclib.auditing.scores import PARTS, SCORES, Random, Scored, parts_of, scored_by, standardised_by
+from nclib.auditing.scores import (
+    PARTS,
+    SCORES,
+    Random,
+    Scored,
+    parts_of,
+    scored_by,
+    standardised_by,
+    with_random,
+)
 from nclib.auditing.share import Calibration, Sample, Share, calibrate, interval
 from nclib.auditing.within import NATURAL, TOLD_IN_VALUES, Groups, Within, within, within_clusters
 from nclib.noise import calibration as compare
@@ -42,8 +51,8 @@ IN_A_RUN, SHARE_IN_RUNS = (0.95, 0.5, 0.99), (0.95, 0.9, 0.99)
 WEAK, INVISIBLE = 0.8, 0.2
 #: Most pairs that the first answer rests on.
 FIRST = 20_000
-#: Fewest labels of asked pairs that a share is estimated by.
-FEWEST_ASKED = 10
+#: Fewest labels of asked pairs that a share is estimated by; fewest pairs of another file, that theirs is.
+FEWEST_ASKED, FEWEST_ADAPTED = 10, 200
 ASSUMPTION = (
     "The share is that of captions that do not belong to their picture at all, as captions exchanged at "
     "random do not. Wrong captions that are related to the picture, such as those of a similar one, look "
@@ -269,6 +278,26 @@ class Belief:
         return replace(
             self, within=within(self.pairs, near, groups.values, of, right, self.seed, TOLD_IN_VALUES)
         )
+
+    @cached_property
+    def carried(self) -> Calibration:
+        """Calibration of the standardised cosine for pairs of other files, with the share believed here."""
+        given, exchanged = self.queries.samples(*self.opinions[-1].values[:2])
+        given, exchanged = (one._replace(kind=np.zeros_like(one.kind)) for one in (given, exchanged))
+        found = calibrate(given, exchanged, self.seed)
+        return found.with_share(self.asked or self.calibration.share)
+
+    def judge(self, new: Pairs, adapt: bool) -> tuple[Array, Array, Share]:
+        """Return scores, P(wrong) with its ends, (3, M), and the share of wrong ones of other pairs."""
+        rows, calibration = np.flatnonzero(new.usable), self.carried
+        score, ends = np.full(len(new), np.nan), np.full((3, len(new)), np.nan)
+        score[rows] = standardised_by(new, with_random(new, self.pairs), rows, new.image_of[rows])
+        if adapt and len(rows) >= FEWEST_ADAPTED:
+            rng = np.random.default_rng(self.seed)
+            found = calibration.curves[0].other_shares(score[rows], calibration.shares, rng)
+            calibration = calibration.with_share(interval(found, len(rows)))
+        ends[:, rows] = calibration(score[rows], np.zeros(len(rows), np.int64))
+        return score, ends, calibration.share
 
     def told(self, rows: Indices, wrong: NDArray[np.bool_], chance: Array) -> Belief:
         """Return the belief after labels, which replace those of an earlier call.

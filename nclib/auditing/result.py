@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import pandas as pd
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from nclib.auditing.belief import WRONG_FROM, Belief, BlindSpot
 from nclib.auditing.copies import copies_of, first_pair
 from nclib.auditing.neighbours import Neighbours
-from nclib.auditing.pairs import Indices, Pairs
+from nclib.auditing.pairs import Indices, Pairs, fold_of, from_arrays
 from nclib.auditing.partners import Partners
 from nclib.auditing.share import Share
 from nclib.auditing.spreadsheet import read_marks, unguarded
@@ -35,6 +35,22 @@ COLUMNS = (
 #: Pairs that the page asks about.
 ASKED = 60
 LABELS = ("wrong", "right", "unsure")
+
+
+class Judged(NamedTuple):
+    """Pairs of another file, judged by an audit.
+
+    Parameters
+    ----------
+    table : DataFrame
+        ``id``, ``score`` (standardised cosine), ``p_wrong`` and its 95 % interval ``p_low`` to ``p_high``;
+        NaN for pairs that cannot be judged.
+    share : Share
+        Share of wrong pairs that the probabilities rest on.
+    """
+
+    table: pd.DataFrame
+    share: Share
 
 
 @dataclass(repr=False)
@@ -185,6 +201,60 @@ class Findings:
             parts.append(best.assign(id=own, partner_id=other))
         columns = ["direction", "id", "place", "partner_id", "mass", "proposed"]
         return pd.concat(parts, ignore_index=True)[columns]
+
+    def judge(
+        self,
+        images: Any,
+        captions: Any,
+        *,
+        image_of: Any = None,
+        ids: Any = None,
+        adapt: bool = True,
+    ) -> Judged:
+        """Judge the pairs of another file, such as the next shard, by the calibration of this audit.
+
+        The score is the standardised cosine with random pictures and captions of the audited pairs, so that
+        a pair is judged without its neighbours, and a million in a minute. What an audit finds about order,
+        copies, groups and partners is not looked for.
+
+        Parameters
+        ----------
+        images, captions, image_of, ids
+            As for :func:`nclib.audit`, by the model whose embeddings were audited.
+        adapt : bool
+            Estimate the share of wrong pairs again where there are 200 or more, and take the probabilities
+            along. Otherwise it is that of the audited pairs.
+
+        Raises
+        ------
+        ValueError
+            When the audit has no probabilities, or its embeddings are of a model that was fitted to its own
+            pairs; when the embeddings have another width.
+
+        Examples
+        --------
+        >>> import numpy as np, nclib
+        >>> rng = np.random.default_rng(0)
+        >>> images = rng.normal(size=(900, 16))
+        >>> captions = images + 0.3 * rng.normal(size=(900, 16))
+        >>> captions[[3, 704]] = captions[[704, 3]]
+        >>> audit = nclib.audit(images[:600], captions[:600], progress=False)
+        >>> judged = audit.judge(images[600:], captions[600:])
+        >>> judged.table.query("p_wrong >= 0.5")["id"].tolist()
+        ['104']
+        """
+        if self.belief.reason:
+            raise ValueError(self.assumption)
+        if fold_of(self.pairs.captions).any():
+            raise ValueError(
+                "judge needs an audit of embeddings of one model; this one fitted a model to its own pairs, "
+                "and halves of them have another one each"
+            )
+        new = from_arrays(images, captions, image_of, ids)
+        check_array("images", new.images, "floating numbers", "rows", self.pairs.images.shape[1])
+        score, ends, share = self.belief.judge(new, adapt)
+        table = pd.DataFrame({"id": new.ids, "score": score})
+        return Judged(table.assign(**dict(zip(("p_wrong", "p_low", "p_high"), ends, strict=True))), share)
 
     def check(self, truth: Any, partner_of: Any = None) -> dict[str, float | None]:
         """Compare the audit with known mistakes.

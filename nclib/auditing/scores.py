@@ -209,24 +209,22 @@ def moments(c: Array, own: NDArray[np.bool_]) -> Array:
     return np.stack([mean, np.sqrt((((c - mean[:, None]) ** 2) * use).sum(1) / n).clip(1e-6)])
 
 
-def with_random(pairs: Pairs) -> Random:
+def with_random(pairs: Pairs, reference: Pairs | None = None) -> Random:
     """Return the fold of each caption, and means and deviations of cosines with random items of other pairs.
 
     Those of captions, (2, M), are with pictures of their fold; those of pictures, (2, folds, N), with
-    captions of each.
+    captions of each. The random items are of ``reference``, by default of the pairs themselves.
     """
     fold, usable = fold_of(pairs.captions), np.flatnonzero(pairs.usable)
     rng, folds = np.random.default_rng(0), int(fold.max()) + 1
     caption, picture = np.ones((2, len(pairs)), np.float32), np.ones((2, folds, pairs.n_images), np.float32)
-
     for k in range(folds):
         mine = usable[fold[usable] == k]
-        some = rng.permutation(mine)[:RANDOM]
-        said, shown, of = (
-            pairs.unit_captions(some),
-            pairs.unit_images(pairs.image_of[some]),
-            pairs.image_of[some],
-        )
+        lender, lent = (pairs, mine) if reference is None else (reference, np.flatnonzero(reference.usable))
+        some = rng.permutation(lent)[:RANDOM]
+        shown, of = lender.unit_images(lender.image_of[some]), lender.image_of[some]
+        said = lender.unit_captions(some)
+        of = of if reference is None else of - lender.n_images  # a picture of no pair here
         for part in blocks(len(mine)):
             rows = mine[part]
             own = pairs.image_of[rows][:, None] == of

@@ -23,8 +23,8 @@ SLOPE, SLOPE_SPREAD, STEP_SPREAD = 0.5, 1.0, 0.1
 ALIKE = 0.3
 #: Share that counts as none where odds are taken.
 NONE = 1e-9
-#: Log likelihood that a further step could gain, below which none is taken.
-GAIN = 1e-8
+#: Least log likelihood that a further step gains; steps to the share of other pairs.
+GAIN, STEPS = 1e-8, 200
 
 
 class Share(NamedTuple):
@@ -74,12 +74,29 @@ class Curve:
 
     def counted(self, score: Array, rng: np.random.Generator) -> Array:
         """Return wrong and all of some pairs by each row of ``p``, (2, 1 + R): as given, then resampled."""
+        counts = self._near(score, rng)
+        return np.stack([(self.p * counts).sum(1), counts.sum(1)])
+
+    def _near(self, score: Array, rng: np.random.Generator) -> Array:
+        """Return the number of scores near each knot, (1 + R, H): as given, then resampled."""
         left = np.searchsorted(self.knots, score, side="right").clip(1, len(self.knots) - 1) - 1
         part = ((score - self.knots[left]) / (self.knots[left + 1] - self.knots[left])).clip(0, 1)
         n = len(self.knots)
         seen = np.bincount(left, 1 - part, n) + np.bincount(left + 1, part, n)
-        counts = np.concatenate([seen[None], rng.poisson(seen, (len(self.p) - 1, n))])
-        return np.stack([(self.p * counts).sum(1), counts.sum(1)])
+        return np.concatenate([seen[None], rng.poisson(seen, (len(self.p) - 1, n))])
+
+    def other_shares(self, score: Array, shares: Array, rng: np.random.Generator) -> Array:
+        r"""Return the shares of wrong pairs among other ones, (1 + R,), from the shares of those seen.
+
+        The densities of right and of wrong scores are as before, and the share is fitted by expectation
+        maximisation (Saerens, Latinne and Decaestecker, Neural Computation 2002), for each row of ``p``.
+        """
+        counts = self._near(score, rng)
+        odds, found = logit(self.p) - logit(shares)[:, None], shares
+        for _ in range(STEPS):
+            found = (expit(odds + logit(found)[:, None]) * counts).sum(1) / counts.sum(1)
+            found = found.clip(NONE, 1 - NONE)
+        return np.asarray(found)
 
 
 @dataclass(frozen=True)

@@ -248,6 +248,47 @@ def test_groups_that_cannot_be_are_refused(by, message):
         nclib.audit(images=images, captions=captions, by=by, progress=False)
 
 
+# ------------------------------------------------------------------------------------------- other files
+
+
+@pytest.mark.parametrize("part", [0.0, 0.05, 0.4])
+def test_the_next_shard_is_judged_by_the_calibration_of_the_last(part):
+    rng, n = np.random.default_rng(4), 1500
+    images = rng.normal(size=(2 * n, 32))
+    captions = images + 1.5 * rng.normal(size=(2 * n, 32))
+    captions[:300] = np.roll(captions[:300], 1, axis=0)
+    wrong = np.arange(n) < part * n
+    captions[n:][wrong] = np.roll(captions[n:][wrong], 1, axis=0)
+    captions[-1] = np.nan
+    audit = nclib.audit(images[:n], captions[:n], progress=False)
+    judged = audit.judge(images[n:], captions[n:])
+    assert judged.share.low <= wrong.mean() <= judged.share.high
+    assert judged.share.value == pytest.approx(wrong.mean(), abs=0.02)
+    p = judged.table["p_wrong"].to_numpy()
+    assert np.isnan(p[-1])
+    assert nclib.noise.calibration(1 - p[:-1], ~wrong[:-1])["ece"] < 0.02
+    assert judged.table[["p_low", "p_high"]].agg(["min", "max"]).stack().between(0, 1).all()
+    # As they are, the odds are those of the audited share; a pair does not depend on the others.
+    as_before = audit.judge(images[n:], captions[n:], adapt=False)
+    assert as_before.share == audit.belief.carried.share
+    alone = audit.judge(images[n : n + 3], captions[n : n + 3], ids=["a", "b", "c"])
+    pd.testing.assert_frame_equal(alone.table.drop(columns="id"), as_before.table[:3].drop(columns="id"))
+
+
+def test_what_cannot_be_judged_is_refused():
+    images, captions, _ = made(n=60, wrong=0)
+    audit = nclib.audit(images, captions, progress=False)
+    with pytest.raises(ValueError, match=r"images must be floating numbers \(rows, 32\)"):
+        audit.judge(np.eye(3), np.eye(3))
+    with pytest.raises(ValueError, match="too few pairs for a probability"):
+        nclib.audit(images[:9], captions[:9], progress=False).judge(images, captions)
+    halves = np.zeros((60, FOLDS * WIDTH), np.float32)
+    halves[::2, :WIDTH], halves[1::2, WIDTH:] = 1, 1
+    halves *= np.random.default_rng(0).normal(size=halves.shape)
+    with pytest.raises(ValueError, match="fitted a model to its own pairs"):
+        nclib.audit(halves, halves, progress=False).judge(halves, halves)
+
+
 # ------------------------------------------------------------------------------------------- labels
 
 
