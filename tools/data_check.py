@@ -224,7 +224,8 @@ def _unsquarable(features: RowFile, full: bool) -> str | None:
     """Return the first image that cannot be squared, in all rows or in evenly spaced ones."""
     n = len(features)
     starts = range(0, n, ROWS) if full else ()
-    blocks = [np.arange(start, min(start + ROWS, n)) for start in starts] or [files.sampled(n, min(n, ROWS))]
+    blocks = [np.arange(start, min(start + ROWS, n)) for start in starts]
+    blocks = blocks or [files.sample_rows(n, min(n, ROWS))]
     for rows in blocks:
         try:
             bad = beyond(features.take(rows))

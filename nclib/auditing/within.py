@@ -24,7 +24,7 @@ from nclib.auditing.scores import moments
 from nclib.auditing.share import FEWEST, FEWEST_OF_KIND, Sample, Share, calibrate, interval
 from nclib.common.checks import check_rows
 from nclib.noise import auc
-from nclib.readers.listing import text_of, told
+from nclib.readers.listing import columns_asked_for, text_of
 
 Array = NDArray[Any]
 #: Exchanges of every pair within its value; pairs of a value that each is compared with at most.
@@ -111,7 +111,7 @@ def grouped(pairs: Pairs, by: str | Sequence[Any]) -> Groups:
     if isinstance(by, str):
         if pairs.columns is None or not len(pairs.columns.columns):
             raise ValueError(f"by={by!r}: the pairs have no columns of their own; give a value for each pair")
-        by = pairs.columns[told(list(pairs.columns), by, "by: the source")[0]].tolist()
+        by = pairs.columns[columns_asked_for(list(pairs.columns), by, "by: the source")[0]].tolist()
     check_rows("by", len(by), pairs=len(pairs))
     values = pd.Series([text_of(value) or "(empty)" for value in by])
     count = values[pairs.usable].value_counts(sort=False)

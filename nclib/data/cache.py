@@ -17,7 +17,7 @@ from nclib.common.files import cache_folder, digest, write_atomically
 MANIFEST = "manifest.json"
 
 
-def cached(kind: str, key: str, build: Callable[[Path], dict[str, Any]]) -> tuple[Path, dict[str, Any]]:
+def from_cache(kind: str, key: str, build: Callable[[Path], dict[str, Any]]) -> tuple[Path, dict[str, Any]]:
     """Return the folder of generated files named by ``key``, building it when it is missing or damaged.
 
     The folder is built under another name and appears whole or not at all; a second process waits for the

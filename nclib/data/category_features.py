@@ -122,11 +122,11 @@ def _from_folder_of_mat(path: Path) -> Arrays:
 
 def _from_raw_wikipedia(path: Path) -> Arrays:
     """Read ``raw_features.mat`` (SIFT words and topics) with the lists beside it."""
-    found = _mat_arrays(path)
+    raw = _mat_arrays(path)
     arrays: Arrays = {}
     for theirs, split, list_name in (("tr", "train", "trainset"), ("te", "test", "testset")):
         names = {f"I_{theirs}": f"{split}_image", f"T_{theirs}": f"{split}_text"}
-        arrays |= {own: found[name] for name, own in names.items() if name in found}
+        arrays |= {own: raw[name] for name, own in names.items() if name in raw}
         listing = path.with_name(f"{list_name}_txt_img_cat.list")
         with _reading(listing):
             lines = listing.read_text("utf8").split("\n")
@@ -194,7 +194,7 @@ def _pairs(arrays: Arrays, path: Path) -> dict[str, Pairs]:
         if not np.array_equal(values, values.astype(np.int64)):
             raise ValueError(f"{path}: {key}: classes must be whole numbers")
     low = min((values.min() for values in classes.values() if values.size), default=0)
-    found: dict[str, Pairs] = {}
+    pairs: dict[str, Pairs] = {}
     for split in SPLITS:
         if split == "val" and "val_image" not in arrays:
             continue
@@ -209,8 +209,8 @@ def _pairs(arrays: Arrays, path: Path) -> dict[str, Pairs]:
             features = [np.ascontiguousarray(arrays[key], np.float32) for key in (image, text)]
         for key, values in zip((image, text), features, strict=True):
             check_squares(f"{path}: {key}, row", values)
-        found[split] = (*features, classes[own].astype(np.int64) - int(low))
-    return found
+        pairs[split] = (*features, classes[own].astype(np.int64) - int(low))
+    return pairs
 
 
 def _load(name: str, root: PathLike, n_val: int | None, sizes: str = "any") -> CategoryData:
@@ -225,10 +225,10 @@ def _load(name: str, root: PathLike, n_val: int | None, sizes: str = "any") -> C
         check_count(f"{path} has no validation arrays, only test arrays: n_val", n, 1, len(test[2]) - 1)
         # as the official codes do: the first n rows validate, the others test
         pairs["val"], pairs["test"] = tuple(a[:n] for a in test), tuple(a[n:] for a in test)
-    found = tuple(len(pairs[split][2]) for split in SPLITS)
-    if known and sizes == "published" and found != known.sizes:
+    sizes_there = tuple(len(pairs[split][2]) for split in SPLITS)
+    if known and sizes == "published" and sizes_there != known.sizes:
         raise ValueError(
-            f"{path}: holds {found} training, validation and test pairs, published are {known.sizes}; "
+            f"{path}: holds {sizes_there} training, validation and test pairs, published are {known.sizes}; "
             "sizes='any' accepts other numbers"
         )
     n_classes = max(known.n_classes if known else 0, *(1 + int(p[2].max()) for p in pairs.values()))

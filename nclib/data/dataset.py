@@ -259,13 +259,13 @@ class Split:
         import torch
 
         rows = _rows(rows, self.n_images, "rows", ndim=1)
-        found = self._read(rows, pinned and not self.boxes_in_features)
+        values = self._read(rows, pinned and not self.boxes_in_features)
         if self.boxes_in_features:
-            out = torch.empty(*found.shape[:2], self.feature_dim, pin_memory=pinned)
-            found = torch.cat([found, self.box_numbers(rows)], -1, out=out)
+            out = torch.empty(*values.shape[:2], self.feature_dim, pin_memory=pinned)
+            values = torch.cat([values, self.box_numbers(rows)], -1, out=out)
         path = f", {self.images.path}" if isinstance(self.images, RowFile) else ""
-        check_squares(f"split {self.name!r}{path}: image", found.numpy(), rows)
-        return found
+        check_squares(f"split {self.name!r}{path}: image", values.numpy(), rows)
+        return values
 
     def check_finite(self) -> None:
         """Read all features once; a ValueError as of :meth:`features`."""

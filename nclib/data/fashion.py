@@ -37,9 +37,9 @@ def fashion44k(*, root: PathLike) -> Dataset:
         When files are missing, do not fit together or hold other numbers of pairs.
     """
     folder = _below(root, "fashion44k")
-    found = region_files(root=folder, captions_per_image=1, half=True)
-    _check_sizes(folder, tuple(split.n_images for split in (found.train, found.val, found.test)), PAIRS)
-    return replace(found, name="fashion44k", details={**found.details, "pairs_as_found": False})
+    pairs = region_files(root=folder, captions_per_image=1, half=True)
+    _check_sizes(folder, tuple(split.n_images for split in (pairs.train, pairs.val, pairs.test)), PAIRS)
+    return replace(pairs, name="fashion44k", details={**pairs.details, "pairs_as_found": False})
 
 
 @register("fashion_category", task="categories", summary="products of 20 types; needs root=", paper=SHOP)
@@ -58,9 +58,9 @@ def fashion_category(*, root: PathLike) -> CategoryData:
         When the file is missing, cannot be read or holds other numbers of pairs.
     """
     file = _below(root, "fashion_category") / "fashion_category.npz"
-    found = category_file(root=file)
-    _check_sizes(file, tuple(map(len, (found.train, found.val, found.test))), CATEGORY_PAIRS)
-    return replace(found, name="fashion_category")
+    data = category_file(root=file)
+    _check_sizes(file, tuple(map(len, (data.train, data.val, data.test))), CATEGORY_PAIRS)
+    return replace(data, name="fashion_category")
 
 
 def _below(root: PathLike, name: str) -> Path:

@@ -268,8 +268,8 @@ def read_split(layout: Layout, folder: Path, split: str, reading: Reading) -> Pa
             check_copy(array, original)
     if reading.boxes:
         with part.noting(boxes_file(split)):
-            found = read_boxes(folder / boxes_file(split), array.shape[:2])
-            part.boxes = found[::each] if part.layout == PER_CAPTION else found
+            boxes = read_boxes(folder / boxes_file(split), array.shape[:2])
+            part.boxes = boxes[::each] if part.layout == PER_CAPTION else boxes
     return part
 
 
@@ -337,7 +337,7 @@ def check_copy(half: RowFile, original: Path) -> None:
     again = f"make it again with: python tools/data_convert.py half {original} --replace"
     if array.shape != half.shape:
         raise ValueError(f"has shape {half.shape}, its original {original.name} {array.shape}; {again}")
-    rows = sampled(len(half), SAMPLED_ROWS)
+    rows = sample_rows(len(half), SAMPLED_ROWS)
     with np.errstate(over="ignore", invalid="ignore"):
         same = (array[rows].astype(np.float16) == half[rows]).all(axis=(1, 2))
     if not same.all():
@@ -345,7 +345,7 @@ def check_copy(half: RowFile, original: Path) -> None:
         raise ValueError(f"is not a copy of {original.name}: row {row} differs; {again}")
 
 
-def sampled(n: int, most: int) -> np.ndarray:
+def sample_rows(n: int, most: int) -> np.ndarray:
     """Return evenly spaced rows of ``n``, the first and last included, at most ``most`` of them, int64."""
     return np.unique(np.linspace(0, n - 1, most).astype(np.int64))
 
@@ -353,7 +353,7 @@ def sampled(n: int, most: int) -> np.ndarray:
 def read_manifest(folder: Path) -> dict[str, Any] | None:
     """Return what ``nclib data prepare`` noted about a folder; None without a finished preparation."""
     try:
-        found = json.loads((folder / MANIFEST).read_text("utf8"))
+        facts = json.loads((folder / MANIFEST).read_text("utf8"))
     except (OSError, ValueError):
         return None
-    return found if isinstance(found, dict) and found.get("finished") and found.get("files") else None
+    return facts if isinstance(facts, dict) and facts.get("finished") and facts.get("files") else None

@@ -101,7 +101,7 @@ def read_judgements(folder: Path) -> dict[str, Judgements]:
     there = {s: values for s, values in JUDGED.items() if (folder / values[0]).is_file()}
     names = (folder / "test_ids.txt").read_text("utf8").splitlines() if there else []
     row_of = {name: row for row, name in enumerate(names)}
-    found = {}
+    judged = {}
     for source, (file, fits_from) in there.items():
         image, caption, rating = [], [], []
         for number, line in enumerate((folder / file).read_text("utf8").splitlines(), 1):
@@ -117,8 +117,8 @@ def read_judgements(folder: Path) -> dict[str, Judgements]:
                     f"{folder / file}, line {number}: not a judgement of a test pair ({error}); copy the "
                     "published file again, or take it out of the folder"
                 ) from None
-        found[source] = Judgements(np.array(image), np.array(caption), np.array(rating), fits_from)
-    return found
+        judged[source] = Judgements(np.array(image), np.array(caption), np.array(rating), fits_from)
+    return judged
 
 
 def summarise(features: np.ndarray) -> list[float]:

@@ -117,7 +117,7 @@ def from_pairs(
         if "note" not in (read_manifest(folder) or {}):  # not made, or damaged
             names = listing.pictures or [str(row) for row in range(int(listing.image_of.max()) + 1)]
             plan = partial(prepare.plan_own, each=captions_per_image, seed=seed)
-            prepare.prepared(listing, names, folder, plan, other_content=False)
+            prepare.write_listing(listing, names, folder, plan, other_content=False)
     if note := (read_manifest(folder) or {})["note"]:
         warnings.warn(f"own: {note}", UserWarning, stacklevel=2)
     return replace(region_files(root=folder, max_words=max_words), name="own")

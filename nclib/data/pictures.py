@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nclib.common.row_writer import ConvertError, RowSource
-from nclib.readers.network import CHANNELS, prepared
+from nclib.readers.network import CHANNELS, pixels_of
 from nclib.readers.pictures import Opener, UnreadableError
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def cells_of(opener: Opener, names: Sequence[str], network: nn.Module, device: s
         pixels = []
         for name in names[first:last]:
             try:
-                pixels.append(torch.from_numpy(prepared(opener(name))))
+                pixels.append(torch.from_numpy(pixels_of(opener(name))))
             except UnreadableError as error:
                 raise ConvertError(f"{name}: {error}") from error
         cells = []
@@ -42,7 +42,7 @@ def cells_of(opener: Opener, names: Sequence[str], network: nn.Module, device: s
     return RowSource((len(names), CELLS * CELLS, CHANNELS), np.float16, made, [RECIPE, origin, *names])
 
 
-def projected(cells: np.ndarray, mean: np.ndarray, axes: np.ndarray) -> RowSource:
+def features_of(cells: np.ndarray, mean: np.ndarray, axes: np.ndarray) -> RowSource:
     """Return the rows of features, float32 (pictures, 16, 256): cells on the principal axes."""
 
     def made(first: int, last: int) -> np.ndarray:

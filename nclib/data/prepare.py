@@ -153,11 +153,11 @@ def prepare(
         decide = partial(_plan_f8k, images=images, lists=lists or Path(captions).expanduser().parent)
     else:
         decide = partial(plan_own, lists=lists, each=captions_per_image, seed=seed)
-    prepared(listing, names, out, decide, name=name, device=device)
+    write_listing(listing, names, out, decide, name=name, device=device)
     return out
 
 
-def prepared(
+def write_listing(
     listing: Listing,
     names: Sequence[str],
     out: Path,
@@ -226,7 +226,7 @@ def prepared(
                 write_rows(path, pictures.cells_of(opener, chosen, network, device, listing.stamp()))
         cells = {s: np.load(out / f"{s}_cells.npy", mmap_mode="r", allow_pickle=False) for s in SPLITS}
         mean, axes = pictures.principal_axes(cells["train"][::EVERY], pictures.AXES)
-        sources = {split: pictures.projected(of, mean, axes) for split, of in cells.items()}
+        sources = {split: pictures.features_of(of, mean, axes) for split, of in cells.items()}
     write_splits(out, plan, sources, manifest, LAYOUTS["f8k"].vocabulary_file if name == "f8k" else OWN_WORDS)
 
 
@@ -253,16 +253,16 @@ def begin(out: Path, manifest: Mapping[str, Any]) -> bool:
     """Note a preparation in its folder; False where it is finished. Other content is a ConvertError."""
     path, files = out / MANIFEST, [out / f"{split}_ims.npy" for split in manifest["pictures"]]
     try:
-        found = json.loads(path.read_text("utf8")) if path.exists() else None
+        before = json.loads(path.read_text("utf8")) if path.exists() else None
     except ValueError:
         raise ConvertError(f"{path} is damaged; remove its folder, or choose another --out") from None
     there = [file for file in files if file.exists()]
-    if found is None and there:
+    if before is None and there:
         raise ConvertError(
             f"{out} holds {some(p.name for p in there)} of another origin; choose another --out"
         )
     about = ("name", "recipe", "pixels", "content")
-    if found is not None and any(found.get(key) != manifest.get(key) for key in about):
+    if before is not None and any(before.get(key) != manifest.get(key) for key in about):
         raise ConvertError(f"{out} holds features of other pictures or captions; choose another --out")
     if there == files and read_manifest(out) is not None:
         print(f"{out} is prepared already", file=sys.stderr)

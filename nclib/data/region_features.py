@@ -17,7 +17,7 @@ from nclib.common.checks import check_choice, check_count
 from nclib.common.files import content_digest, digest
 from nclib.data import feature_files as files
 from nclib.data import tokeniser
-from nclib.data.cache import cached
+from nclib.data.cache import from_cache
 from nclib.data.dataset import Captions, Dataset, Split
 from nclib.data.feature_files import LAYOUTS, MANIFEST, PER_CAPTION, Layout, Part, PathLike, Reading
 from nclib.data.pieces import Pieces
@@ -230,7 +230,7 @@ def load_files(layout: Layout, root: PathLike, reading: Reading) -> Dataset:
     elif vocabulary_file is not None:
         words = Vocabulary.from_json(vocabulary_file, tokenise=tokeniser.tokenise)
     else:
-        words = _written(files.build_words(parts["train"].texts + parts["val"].texts), folder, layout)
+        words = _write_words(files.build_words(parts["train"].texts + parts["val"].texts), folder, layout)
     splits = {role: _split(layout, role, part, words, reading) for role, part in parts.items()}
     places = {role: folder / f"{part.split}_{layout.captions_file}" for role, part in parts.items()}
     _check_words(splits, places, vocabulary_file)
@@ -251,7 +251,7 @@ def load_files(layout: Layout, root: PathLike, reading: Reading) -> Dataset:
     )
 
 
-def _written(words: Vocabulary, folder: Path, layout: Layout) -> Vocabulary:
+def _write_words(words: Vocabulary, folder: Path, layout: Layout) -> Vocabulary:
     """Write a vocabulary beside the captions that it was built from, and return it."""
     place = folder / layout.vocabulary_file
     try:
@@ -351,6 +351,6 @@ def _captions(texts: list[str], words: Vocabulary) -> Captions:
 
     names = ("tokens.npy", "offsets.npy")
     rules = words.rules if isinstance(words, Pieces) else f"rules {tokeniser.RULES}"
-    folder, _ = cached("captions", digest([rules, *words.words, "\n".join(texts)]), build)
+    folder, _ = from_cache("captions", digest([rules, *words.words, "\n".join(texts)]), build)
     tokens, offsets = (np.load(folder / name) for name in names)
     return Captions(tokens, offsets, words, texts)

@@ -133,14 +133,14 @@ def load(name: str, **options: Any) -> Any:
         if option not in allowed:
             hint = did_you_mean(option, allowed) or "."
             raise TypeError(f"dataset {name!r} has no option {option!r}{hint} Options: {', '.join(allowed)}.")
-    found = entry.factory(**options)
+    data = entry.factory(**options)
     task = datasets.task(name)
-    if not isinstance(found, TASKS[task]):
+    if not isinstance(data, TASKS[task]):
         raise TypeError(
             f"dataset {name!r} is registered with task={task!r} and must return a {TASKS[task].__name__}, "
-            f"got {type(found).__name__}"
+            f"got {type(data).__name__}"
         )
-    return found
+    return data
 
 
 def available(task: str | None = None) -> Catalogue:

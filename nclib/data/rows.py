@@ -114,7 +114,7 @@ class RowFile:
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the place, not the rows: another process opens the file, which must be the same."""
         stamp = self._source.stamp
-        return _opened, (self.path.absolute(), self._rows, stamp.st_size, stamp.st_mtime_ns)
+        return _open_again, (self.path.absolute(), self._rows, stamp.st_size, stamp.st_mtime_ns)
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -134,8 +134,8 @@ class RowFile:
                 f"rows of {self.path.name} are chosen by a slice, a row number, a list of row numbers, or "
                 f"{len(self)} booleans, got {key!r:.60}"
             )
-        found = self.take(np.where(index < 0, index + len(self), index).reshape(-1))
-        return found[0] if index.ndim == 0 else found
+        rows = self.take(np.where(index < 0, index + len(self), index).reshape(-1))
+        return rows[0] if index.ndim == 0 else rows
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         if copy is False:
@@ -185,7 +185,7 @@ class RowFile:
         return out
 
 
-def _opened(path: Path, rows: range, size: int, mtime_ns: int) -> RowFile:
+def _open_again(path: Path, rows: range, size: int, mtime_ns: int) -> RowFile:
     source = _Source(path)
     if (source.stamp.st_size, source.stamp.st_mtime_ns) != (size, mtime_ns):
         raise RowFileError(f"{path} is not the file that it was; load the data again")

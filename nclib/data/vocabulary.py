@@ -73,9 +73,9 @@ class Vocabulary:
     @functools.cached_property
     def is_word(self) -> np.ndarray:
         """Whether each id is a known word, bool (size,): not special, and not a mark without letters."""
-        found = np.array([_has_letters(word) for word in self.words])
-        found[list(self._special)] = False
-        return found
+        letters = np.array([_has_letters(word) for word in self.words])
+        letters[list(self._special)] = False
+        return letters
 
     def id(self, word: str) -> int:
         """Return the id of ``word``, or 3 (``<unk>``) when it is not known."""

@@ -21,10 +21,10 @@ from nclib.label_noise.base import Options, Training, option, register
 from nclib.label_noise.parts.linear import (
     LinearProjector,
     View,
+    add_ridge,
     choose_best,
     class_means,
     leading,
-    ridged,
     views,
 )
 
@@ -64,7 +64,7 @@ class GMA(LinearProjector):
         a1, b1, z1 = scatter(pair[0], train.image_labels, n_classes)
         a2, b2, z2 = scatter(pair[1], train.text_labels, n_classes)
         gamma = b1.trace() / b2.trace() if b2.trace() > 0 else b2.trace() + 1
-        b = ridged(torch.block_diag(b1, gamma * b2), o.ridge)
+        b = add_ridge(torch.block_diag(b1, gamma * b2), o.ridge)
         tie = z1.T @ z2  # (r_v, r_t)
         dim = o.components or max(n_classes - 1, 1)
 

@@ -78,11 +78,11 @@ def votes(z: Tensor, y: Tensor, n_classes: int, k: int) -> Tensor:
 
     From unit embeddings, (N, L), and given classes, int64 (N,).
     """
-    k, found = min(k, len(z) - 1), []
+    k, shares = min(k, len(z) - 1), []
     for rows in torch.arange(len(z), device=z.device).split(ROWS):
         S = (z[rows] @ z.T).scatter_(1, rows[:, None], -math.inf)
-        found.append(F.one_hot(y[S.topk(k, dim=1).indices], n_classes).to(z).mean(1))
-    return torch.cat(found)
+        shares.append(F.one_hot(y[S.topk(k, dim=1).indices], n_classes).to(z).mean(1))
+    return torch.cat(shares)
 
 
 def either(a: Tensor, b: Tensor) -> Tensor:
@@ -172,10 +172,10 @@ class NIRNL(DeepMethod):
         def mean(values: Tensor) -> float | None:
             return float(values.double().mean()) if len(values) else None
 
-        found: dict[str, Any] = {}
+        report: dict[str, Any] = {}
         for number, kind in enumerate(KINDS):
             members = self.kind == number
-            found |= {f"n_{kind}": int(members.sum()), f"given_accuracy_{kind}": mean(right[members])}
+            report |= {f"n_{kind}": int(members.sum()), f"given_accuracy_{kind}": mean(right[members])}
         new = self.named >= 0
-        found["named_accuracy"] = mean((self.named == true)[new])
-        return found | {"mean_w": mean(self.belief[~self.belief.isnan()])}
+        report["named_accuracy"] = mean((self.named == true)[new])
+        return report | {"mean_w": mean(self.belief[~self.belief.isnan()])}

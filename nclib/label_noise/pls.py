@@ -24,7 +24,7 @@ class PLSOptions(Options):
     components: int = option(0, low=0, help="dimension d; 0: chosen on validation")
 
 
-def _standardised(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _standardise(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return the features, centred and divided by their standard deviations, their means, and these."""
     x = x.double()
     mean = x.mean(0)
@@ -51,10 +51,10 @@ class PLS(LinearProjector):
 
         if len(train) < 2:
             raise ValueError(f"PLS needs at least two training pairs, got {len(train)}")
-        v, v_mean, v_spread = _standardised(train.images)
-        t, t_mean, t_spread = _standardised(train.texts)
+        v, v_mean, v_spread = _standardise(train.images)
+        t, t_mean, t_spread = _standardise(train.texts)
         tried = dimensions(self.options.components, min(len(train), v.shape[1], t.shape[1]), train.n_classes)
-        found = PLSSVD(max(tried), scale=False, copy=False).fit(v.numpy(), t.numpy())
-        left = torch.from_numpy(found.x_weights_).double() / v_spread[:, None]
-        right = torch.from_numpy(found.y_weights_).double() / t_spread[:, None]
+        svd = PLSSVD(max(tried), scale=False, copy=False).fit(v.numpy(), t.numpy())
+        left = torch.from_numpy(svd.x_weights_).double() / v_spread[:, None]
+        right = torch.from_numpy(svd.y_weights_).double() / t_spread[:, None]
         self.use_best((v_mean, t_mean), (left, right), tried, validate)

@@ -241,6 +241,6 @@ def mean_report(reports: Sequence[Mapping[str, float | None]]) -> dict[str, Any]
     """Return the mean of reports that have the same names; None where one of them has None."""
     result: dict[str, Any] = {}
     for name in reports[0]:
-        found = [report[name] for report in reports]
-        result[name] = None if None in found else float(np.mean(found))  # type: ignore[arg-type]
+        values = [report[name] for report in reports]
+        result[name] = None if None in values else float(np.mean(values))  # type: ignore[arg-type]
     return result

@@ -104,8 +104,8 @@ def pair_scores(S: Tensor, tau: float) -> Tensor:
     z = S / tau
     rest = z.masked_fill(asked, -math.inf)
     row, column = rest.logsumexp(1), rest.logsumexp(0)
-    found = [z[at, to] - 0.5 * (row + column[to]) for to in (at, other)]
-    return torch.stack(found, dim=1)
+    scores = [z[at, to] - 0.5 * (row + column[to]) for to in (at, other)]
+    return torch.stack(scores, dim=1)
 
 
 def counted_share(given: Tensor, wrong: Tensor, low: float = LOW) -> float:
@@ -182,8 +182,8 @@ class CRANK(Method):
         """Compare the held-out pairs with wrong pairs of their own images and captions."""
         held = (~self._trained(loop)).nonzero()[:, 0]
         with loop.evaluating():
-            found = [self._scores(loop, batch) for batch in loop.batches(held, purpose="count")]
-        given, wrong = torch.cat(found).unbind(1)
+            scores = [self._scores(loop, batch) for batch in loop.batches(held, purpose="count")]
+        given, wrong = torch.cat(scores).unbind(1)
         self.share = counted_share(given, wrong, self.options.kappa)
 
     def _scores(self, loop: Loop, batch: Batch) -> Tensor:
@@ -212,8 +212,8 @@ class CRANK(Method):
             self.score = torch.zeros(loop.n_pairs)
             self.weight = torch.ones(loop.n_pairs)
             if self.options.select == "mixture":
-                found = loop.each_pair(lambda batch: self._losses(loop, batch))
-                self.score, self.weight = -found, divide(found, GaussianMixture1d.published()).p_clean.float()
+                ell = loop.each_pair(lambda batch: self._losses(loop, batch))
+                self.score, self.weight = -ell, divide(ell, GaussianMixture1d.published()).p_clean.float()
             elif LEAST_COUNT <= self.share <= MOST_COUNT:
                 self.score = loop.each_pair(lambda batch: self._scores(loop, batch)[:, 0])
                 self.weight = rank_weights(self.score, self.share, self.options.width)

@@ -114,8 +114,8 @@ def hardest_hinges(S: Tensor, margin: float = 0.2) -> Tensor:
 
 def mean_label(labels: Sequence[Tensor | None], sizes: Sequence[int]) -> Tensor:
     """Return the filter of a step: mean label of the batches, weighted by the sizes of their sets."""
-    found = [(n * y.mean(), n) for y, n in zip(labels, sizes, strict=True) if y is not None]
-    return torch.stack([total for total, _ in found]).sum() / sum(n for _, n in found)
+    weighted = [(n * y.mean(), n) for y, n in zip(labels, sizes, strict=True) if y is not None]
+    return torch.stack([total for total, _ in weighted]).sum() / sum(n for _, n in weighted)
 
 
 def first_epoch(share: float, n_epochs: int) -> int:

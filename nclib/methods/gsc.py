@@ -108,8 +108,8 @@ def _by_position(network: SGR, v: Tensor, parts: Tensor) -> Tensor:
         whole = network.global_similarity((v[:, None] - v).square() + APART)  # (B, B, S)
         local = network.local_similarity((parts[:, None] - parts).square() + APART)  # (B, B, n, S)
         nodes = l2(torch.cat([whole[:, :, None], local], dim=2))
-        found = network.score(network.graph(nodes.flatten(0, 1), None)).view(len(v), len(v)).sigmoid()
-        return found.float()
+        scores = network.score(network.graph(nodes.flatten(0, 1), None)).view(len(v), len(v)).sigmoid()
+        return scores.float()
 
 
 # ----------------------------------------------------------------------------------------- losses and weights
@@ -230,9 +230,9 @@ class GSC(Method):
         k, beta = loop.active, self.options.beta
         index, values = (torch.cat(part) for part in zip(*self.log, strict=True))
         values = values.cpu().double()
-        found = values.mean(0).repeat(loop.n_pairs, 1)  # a pair left out by a last batch of one: the mean
-        found[index] = values
-        self.c[k], self.p[k] = found.unbind(1)
+        every = values.mean(0).repeat(loop.n_pairs, 1)  # a pair left out by a last batch of one: the mean
+        every[index] = values
+        self.c[k], self.p[k] = every.unbind(1)
         # divide puts the lower mean first; the consistent pairs are those with the larger c.
         g = divide(-self.c[k], GaussianMixture1d.published()).p_clean
         self.a[k] = beta * g + (1 - beta) * self.a[k]

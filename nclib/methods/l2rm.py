@@ -57,11 +57,11 @@ class L2RMOptions(Options):
 
 
 # Compiled on a GPU: 80 small launches of a step become ten.
-def _triplet(S: Tensor, margin: float) -> Tensor:
+def _triplet_loss(S: Tensor, margin: float) -> Tensor:
     return losses.triplet(S, margin, "hardest").sum()  # Eq. 2
 
 
-def _rematched(S: Tensor, plan: Tensor, loss: Callable[..., Tensor], tau: float, weight: float) -> Tensor:
+def _rematch_loss(S: Tensor, plan: Tensor, loss: Callable[..., Tensor], tau: float, weight: float) -> Tensor:
     return weight * loss(S, plan, tau).mean()  # Eq. 10
 
 
@@ -174,7 +174,7 @@ class L2RM(Method):
             self._learn_cost(loop, clean)
 
         S = loop.similarity(clean)
-        terms: Terms = {"triplet": call(_triplet, S, o.margin, varying=[(S, 0)])}
+        terms: Terms = {"triplet": call(_triplet_loss, S, o.margin, varying=[(S, 0)])}
         if noisy is None:
             return terms
         # With a buffer of one batch it is the previous mismatched batch.
@@ -183,7 +183,7 @@ class L2RM(Method):
         S = loop.similarity(noisy)
         plan = self.refine(self._cost(loop, noisy, S.detach()))
         loss = losses.REMATCH[o.rematch]
-        terms["rematch"] = call(_rematched, S, plan, loss, o.tau, o.rematch_weight, varying=[(S, 0)])
+        terms["rematch"] = call(_rematch_loss, S, plan, loss, o.tau, o.rematch_weight, varying=[(S, 0)])
         self.log.add(noisy, plan)
         return terms
 

@@ -59,7 +59,7 @@ def score_margins(s: Tensor, margin: float = 0.2) -> Tensor:
     return margin * s**2 / (s**2 + (1 - s) ** 2)
 
 
-def clipped_inside(scores: Tensor | np.ndarray) -> np.ndarray:
+def clip_inside(scores: Tensor | np.ndarray) -> np.ndarray:
     """Return scores as float64 array inside (0, 1); those at or beyond the ends become 0.001 and 0.999."""
     x = torch.as_tensor(scores).detach().to("cpu", torch.float64, copy=True).numpy()
     x[x >= 1] = 1 - EDGE
@@ -73,9 +73,9 @@ def purify(scores: Tensor, mismatched: Tensor, matched: Tensor) -> tuple[BetaMix
     Return it, component 0 started at the known mismatches, (n,), component 1 at the known matches, (m,),
     which keep their places, and the posterior of component 1, (N,).
     """
-    shapes = beta_moments(clipped_inside(mismatched)), beta_moments(clipped_inside(matched))
+    shapes = beta_moments(clip_inside(mismatched)), beta_moments(clip_inside(matched))
     mixture = BetaMixture(None, TINY, shapes=shapes, stages=((ROUNDS, GAIN),), floor=TINY, order="start")
-    x = clipped_inside(scores)
+    x = clip_inside(scores)
     density = np.maximum(mixture.fit(x).component_pdf(x).T, TINY)
     return mixture, (density / density.sum(0))[1]
 
@@ -174,8 +174,8 @@ class MSCN(CoTeaching):
 
     def pair_values(self, loop: Loop, networks: list[int]) -> Tensor:
         def scores(batch: Batch) -> Tensor:
-            found = [self._network(loop, k)(batch.images, batch.captions, paired=True) for k in networks]
-            return torch.stack(found, dim=1)  # (B, networks)
+            each = [self._network(loop, k)(batch.images, batch.captions, paired=True) for k in networks]
+            return torch.stack(each, dim=1)  # (B, networks)
 
         return loop.each_pair(scores)
 
@@ -186,7 +186,7 @@ class MSCN(CoTeaching):
         self.found[network] = {"matched": matched, "mismatched": mismatched, "means": mixture.means_}
         at = np.linspace(EDGE, 1 - EDGE, GRID)
         density = torch.from_numpy(np.stack([at, *mixture.component_pdf(at).T[::-1]], axis=1))
-        x, p_clean = torch.from_numpy(clipped_inside(values)), torch.from_numpy(p)
+        x, p_clean = torch.from_numpy(clip_inside(values)), torch.from_numpy(p)
         return Division(x, p_clean, p_clean > self.options.threshold, density)
 
     # -- one iteration: the meta-network looks one step ahead, then the model takes its step --------------

@@ -159,12 +159,12 @@ class PCSR(CoTeaching):
         """Return the triplet loss and the log-probabilities of every pair, (N, len(networks), 1 + C)."""
 
         def values(batch: Batch) -> Tensor:
-            found = []
+            each = []
             for k in networks:
                 images, captions = encode(loop, batch, k)
                 ell = losses.triplet(compare(loop, k, images, captions), self.options.margin, "mean")
-                found.append(torch.cat([ell[:, None], self._log_pi(loop, images, k)], dim=1))
-            return torch.stack(found, dim=1)
+                each.append(torch.cat([ell[:, None], self._log_pi(loop, images, k)], dim=1))
+            return torch.stack(each, dim=1)
 
         return loop.each_pair(values)
 

@@ -80,20 +80,21 @@ def load(kind: str | tuple[str, ...], source: str, option: str, *, finetune: boo
     library, given = library_for(source, option), f"{option}={source!r}"
     with quietly(library):
         with _reading(given):
-            found = library.AutoConfig.from_pretrained(source, **SAFE).model_type
+            kind_there = library.AutoConfig.from_pretrained(source, **SAFE).model_type
         kinds = (kind,) if isinstance(kind, str) else kind
-        if found not in kinds:
+        if kind_there not in kinds:
             wanted = " or ".join(map(repr, kinds))
-            raise ValueError(f"{given} holds a network of type {found!r}, {wanted} is needed")
+            raise ValueError(f"{given} holds a network of type {kind_there!r}, {wanted} is needed")
+        attention = {} if kind_there == "resnet" else {"attn_implementation": "eager" if finetune else "sdpa"}
         with _reading(given):
-            model, report = getattr(library, CLASSES[found]).from_pretrained(
+            model, report = getattr(library, CLASSES[kind_there]).from_pretrained(
                 source,
                 **SAFE,
                 output_loading_info=True,
                 dtype=torch.float32,
                 ignore_mismatched_sizes=True,  # reported below
-                **({} if found == "resnet" else {"attn_implementation": "eager" if finetune else "sdpa"}),
-                **({"add_pooling_layer": False} if found == "bert" else {}),
+                **attention,
+                **({"add_pooling_layer": False} if kind_there == "bert" else {}),
             )
     wrong = [f"{k!r} is missing" for k in report["missing_keys"] if not k.endswith("num_batches_tracked")]
     for name, there, expected in report["mismatched_keys"]:
@@ -143,7 +144,7 @@ def piece_table(words: Iterable[str], t: Any) -> Tensor:
     special = {"<start>": [start], "<end>": [end], "<unk>": unknown, "<pad>": []}
     words = list(words)
     pieces = t(words, add_special_tokens=False)["input_ids"]
-    rows = [special.get(word, found or unknown) for word, found in zip(words, pieces, strict=True)]
+    rows = [special.get(word, own or unknown) for word, own in zip(words, pieces, strict=True)]
     width = max(1, *map(len, rows))
     return torch.tensor([row + [-1] * (width - len(row)) for row in rows])
 
@@ -153,14 +154,14 @@ def _cut(pieces: Tensor, ids: Tensor, valid: Tensor) -> tuple[Tensor, Tensor, Te
 
     ``pieces`` (V, M) is a :func:`piece_table`; the words ``ids`` (C, W) are ``valid`` or padding.
     """
-    found = pieces[ids]  # (C, W, M)
-    n = found.shape[-1]
-    present = ((found >= 0) & valid[..., None]).flatten(1)
+    of_words = pieces[ids]  # (C, W, M)
+    n = of_words.shape[-1]
+    present = ((of_words >= 0) & valid[..., None]).flatten(1)
     # The longest caption in pieces is known on the device only; with one piece per word it is W.
     width = ids.shape[1] if n == 1 else max(1, int(present.sum(1).max()))
     order = torch.argsort((~present).to(torch.uint8), dim=1, stable=True)[:, :width]
     present = present.gather(1, order)
-    return found.flatten(1).gather(1, order).clamp_min(0), order // n, present
+    return of_words.flatten(1).gather(1, order).clamp_min(0), order // n, present
 
 
 def _word_means(states: Tensor, owner: Tensor, present: Tensor, n_words: int) -> tuple[Tensor, Tensor]:

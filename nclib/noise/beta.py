@@ -248,10 +248,10 @@ class BetaMixture(Mixture):
         r = np.empty(n) if lower is None else lower
 
         def m_step() -> bool:
-            found = two_moments([float(r.sum()), float(r @ x), float(r @ x2)], [n, sum_x, sum_x2])
-            if found is None:
+            moments = two_moments([float(r.sum()), float(r @ x), float(r @ x2)], [n, sum_x, sum_x2])
+            if moments is None:
                 return False
-            size, m, s2 = found
+            size, m, s2 = moments
             s2 = np.maximum(s2, SPREAD)
             self.a_ = m * (m * (1 - m) / s2 - 1)
             self.b_ = self.a_ * (1 - m) / m

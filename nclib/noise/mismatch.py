@@ -231,9 +231,9 @@ class Mismatch:
             )
         index = vector(read_npy(path), f"the noise index in {path.name}", "iu", low=0)
         noisy = _read(index, true, n_images, path.name)
-        found = digest(path)[:16]
-        name, rate = PUBLISHED.get(found, (None, None))
-        source = f"file {path.name}, sha256 {found}" + (f", published: {name}, rate {rate}" if name else "")
+        sha256 = digest(path)[:16]
+        name, rate = PUBLISHED.get(sha256, (None, None))
+        source = f"file {path.name}, sha256 {sha256}" + (f", published: {name}, rate {rate}" if name else "")
         protocol = "images" if _together(noisy, true) else "captions"
         return cls(protocol, rate, None, noisy, noisy == true, source)
 

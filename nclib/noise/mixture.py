@@ -278,10 +278,10 @@ class GaussianMixture1d(Mixture):
         n, sum_x, sum_x2 = float(count.sum()), float(total.sum()), float(square.sum())
 
         def m_step(r: Array) -> tuple[Array, Array, Array] | None:
-            found = two_moments([float(r @ count), float(r @ total), float(r @ square)], [n, sum_x, sum_x2])
-            if found is None:
+            moments = two_moments([float(r @ count), float(r @ total), float(r @ square)], [n, sum_x, sum_x2])
+            if moments is None:
                 return None
-            size, m, v = found
+            size, m, v = moments
             # Without a floor a component of one repeated value would get an infinite density.
             return size / n, m, np.maximum(np.maximum(v, 0.0) + self.floor, 1e-12 * (sum_x2 / n))
 

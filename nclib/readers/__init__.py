@@ -113,29 +113,29 @@ def list_pairs(
         hint = TARS if isinstance(source, Path) and source.suffix == ".tar" else f"give {TAKEN}"
         raise ValueError(f"{source} holds no pairs that can be read; {hint}")
     hints = Hints(home, text_emb, split, every_split, follow, image_column, caption_column, encoding)
-    found = _with_embeddings(read(source, hints), image_emb, text_emb)
-    if not found.ids:
+    listing = _with_embeddings(read(source, hints), image_emb, text_emb)
+    if not listing.ids:
         raise ValueError(f"{where} holds no pairs")
-    if len(found.problems) == len(found.ids):
-        (reason, n), *_ = Counter(found.problems.values()).most_common(1)
+    if len(listing.problems) == len(listing.ids):
+        (reason, n), *_ = Counter(listing.problems.values()).most_common(1)
         raise ValueError(
-            f"{where}: none of the {len(found.ids):,} pairs can be used; most frequent reason ({n:,}): "
+            f"{where}: none of the {len(listing.ids):,} pairs can be used; most frequent reason ({n:,}): "
             f"{reason}"
         )
-    return found
+    return listing
 
 
-def _with_embeddings(found: Listing, image_emb: Any, text_emb: Any) -> Listing:
+def _with_embeddings(pairs: Listing, image_emb: Any, text_emb: Any) -> Listing:
     """Return the listing with the embeddings that were given apart."""
     if image_emb is not None:
         images = open_array(image_emb, "image_emb")
-        first, m = np.unique(found.image_of, return_index=True)[1], len(found.ids)
+        first, m = np.unique(pairs.image_of, return_index=True)[1], len(pairs.ids)
         check_rows("image_emb", len(images), pictures=len(first), pairs=m)
-        found = replace(found, images=images if len(images) == len(first) else images[first], captions=None)
+        pairs = replace(pairs, images=images if len(images) == len(first) else images[first], captions=None)
     if text_emb is not None:
         captions = open_array(text_emb, "text_emb")
-        check_rows("text_emb", len(captions), captions=len(found.ids))
-        if found.images is None:
+        check_rows("text_emb", len(captions), captions=len(pairs.ids))
+        if pairs.images is None:
             raise ValueError("text_emb needs image_emb: embeddings of pictures by the same model")
-        found = replace(found, captions=captions)
-    return found
+        pairs = replace(pairs, captions=captions)
+    return pairs

@@ -46,10 +46,10 @@ def open_arrays(path: Path) -> dict[str, Array]:
                 raise zipfile.BadZipFile(f"{damaged} is damaged")
             for info in whole.infolist():
                 name = info.filename.removesuffix(".npy")
-                found = _in_place(path, info) if info.compress_type == zipfile.ZIP_STORED else None
-                if found is None and info.file_size > _memory() // 2:
+                mapped = _in_place(path, info) if info.compress_type == zipfile.ZIP_STORED else None
+                if mapped is None and info.file_size > _memory() // 2:
                     raise MemoryError(f"{info.filename} has {info.file_size:,} bytes")
-                arrays[name] = loaded[name] if found is None else found
+                arrays[name] = loaded[name] if mapped is None else mapped
     except MemoryError as error:
         raise ValueError(
             f"{path} does not fit into memory ({error}); save it with numpy.savez, whose arrays are read in "

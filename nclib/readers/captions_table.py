@@ -203,7 +203,7 @@ def _with_header(path: Path, text: str, names: list[str], separator: str) -> Tab
             lines.append(line)
     csv.field_size_limit(limit)
     columns = zip(*rows, strict=True) if rows else [()] * n
-    return Table({name: list(found) for name, found in zip(names, columns, strict=True)}, lines, problems)
+    return Table({name: list(column) for name, column in zip(names, columns, strict=True)}, lines, problems)
 
 
 def _without_header(text: str) -> Table:

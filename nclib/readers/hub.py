@@ -20,7 +20,7 @@ from nclib.readers.listing import (
     Listing,
     Rows,
     find_column,
-    joined,
+    join_rows,
     picture_column,
     rows_of,
 )
@@ -78,7 +78,7 @@ def read_hub(source: Any, hints: Hints) -> Listing:
     if picture is not None and len(first):
         with contextlib.suppress(UnreadableError):  # paths or URLs in place of pictures
             named = isinstance(cell(f"{next(iter(parts))}/0"), str)
-    rows = joined([_rows(part, split, picture, named, hints) for split, part in parts.items()])
+    rows = join_rows([_rows(part, split, picture, named, hints) for split, part in parts.items()])
     origin = digest([str(getattr(part, "_fingerprint", "")) for part in parts.values()])
     return rows.listing(files.file, origin, files.show) if named else rows.listing(file, origin)
 

@@ -124,10 +124,10 @@ class Listing:
 def _state(name: str) -> str:
     """Return a picture's name with the size and time of its file, if it is one."""
     try:
-        found = Path(name).stat()
+        file = Path(name).stat()
     except (OSError, ValueError):  # a URL, or a name that no file can have
         return name
-    return f"{name} {found.st_size} {found.st_mtime_ns}"
+    return f"{name} {file.st_size} {file.st_mtime_ns}"
 
 
 @dataclass(frozen=True)
@@ -157,15 +157,15 @@ class Rows:
         ``file`` finds a picture by name or raises an :class:`~nclib.readers.UnreadableError`; ``show``
         gives its path, URL or another name for tables.
         """
-        found = dict(self.problems)
+        problems = dict(self.problems)
         lines = [text_of(text) for text in self.texts]
         named = self.pictures is not None
         names = [text_of(name) for name in (range(len(lines)) if self.pictures is None else self.pictures)]
         for row, (line, name) in enumerate(zip(lines, names, strict=True)):
             if not line:
-                found.setdefault(row, "the caption is empty")
+                problems.setdefault(row, "the caption is empty")
             elif not name:
-                found.setdefault(row, "no picture is named")
+                problems.setdefault(row, "no picture is named")
         # "a.jpg" and "./a.jpg" are one picture.
         codes, unique = pd.factorize(np.array([show(name) for name in names] if named else names, object))
         images, image_of = self.images, codes.astype(np.int64)
@@ -178,7 +178,7 @@ class Rows:
             lines,
             unique.tolist() if named else None,
             None if self.splits is None else [text_of(split) for split in self.splits],
-            found,
+            problems,
             (lambda row: file(names[first[row]])) if named else None,
             images,
             self.captions,
@@ -192,7 +192,7 @@ def rows_of(
 ) -> Rows:
     """Find ids, pictures, captions, splits and embeddings among columns; ``problems`` are by their row."""
     names = list(columns)
-    captions = told(names, hints.caption_column, where) or caption_columns(names)
+    captions = columns_asked_for(names, hints.caption_column, where) or caption_columns(names)
     picture = picture_column(names, hints, where)
     both = embeddings_in({plain_name(name): values for name, values in columns.items()})
     if not captions or (picture is None and both is None):
@@ -201,8 +201,8 @@ def rows_of(
             f"{where} has no column of {what}: call it {name!r}, or give its name as --{name}-column "
             f"(columns: {', '.join(names)})"
         )
-    rows, texts = spread(zip(*(columns[name] for name in captions), strict=True))
-    images, given = (stacked(values, where) for values in both) if both else (None, None)
+    rows, texts = one_per_caption(zip(*(columns[name] for name in captions), strict=True))
+    images, given = (stack_embeddings(values, where) for values in both) if both else (None, None)
     if len(rows) != len(columns[captions[0]]):
         if given is not None:
             raise ValueError(
@@ -235,7 +235,7 @@ def _is_plain(values: Sequence[Any]) -> bool:
     )
 
 
-def told(names: Sequence[str], column: str | None, where: Path | str) -> list[str]:
+def columns_asked_for(names: Sequence[str], column: str | None, where: Path | str) -> list[str]:
     """Return the column that was named, in a list; an empty one where none was."""
     if column is None:
         return []
@@ -247,22 +247,23 @@ def told(names: Sequence[str], column: str | None, where: Path | str) -> list[st
 
 def picture_column(names: Sequence[str], hints: Hints, where: Path | str) -> str | None:
     """Return the column of pictures: the one that was named, else the first with a known name."""
-    return next(iter(told(names, hints.image_column, where)), None) or find_column(names, PICTURE_COLUMNS)
+    asked_for = columns_asked_for(names, hints.image_column, where)
+    return asked_for[0] if asked_for else find_column(names, PICTURE_COLUMNS)
 
 
-def joined(parts: Sequence[Rows]) -> Rows:
+def join_rows(parts: Sequence[Rows]) -> Rows:
     """Return the rows of several files one after the other; what only some of them have is left out."""
     if len(parts) == 1:
         return parts[0]
     starts = np.cumsum([0, *(len(part.texts) for part in parts[:-1])]).tolist()
 
     def every(name: str) -> Any:
-        found = [getattr(part, name) for part in parts]
-        if any(f is None for f in found):
+        values = [getattr(part, name) for part in parts]
+        if any(f is None for f in values):
             return None
         if name == "columns":
-            return pd.concat(found, ignore_index=True)
-        return np.concatenate(found) if name in ("images", "captions") else [x for f in found for x in f]
+            return pd.concat(values, ignore_index=True)
+        return np.concatenate(values) if name in ("images", "captions") else [x for f in values for x in f]
 
     names = [f.name for f in fields(Rows) if f.name != "problems"]
     problems = {s + row: text for s, p in zip(starts, parts, strict=True) for row, text in p.problems.items()}
@@ -326,7 +327,7 @@ def known_columns(columns: Sequence[str], hints: Hints) -> list[str]:
     return [name for name in columns if plain_name(name) in known or name in captions]
 
 
-def spread(values: Iterable[Sequence[Any]]) -> tuple[list[int], list[Any]]:
+def one_per_caption(values: Iterable[Sequence[Any]]) -> tuple[list[int], list[Any]]:
     """Return row and caption of every caption; a cell can hold a list of them."""
     rows, texts = [], []
     for row, cells in enumerate(values):
@@ -343,7 +344,7 @@ def embeddings_in(arrays: Mapping[str, Any]) -> tuple[Any, Any] | None:
     return next(((arrays[i], arrays[c]) for i, c in EMBEDDINGS if i in arrays and c in arrays), None)
 
 
-def stacked(values: Sequence[Any] | Array, where: Path | str) -> Array:
+def stack_embeddings(values: Sequence[Any] | Array, where: Path | str) -> Array:
     """Return a column of embeddings as float32 (rows, D); a missing one is a row of NaN."""
     if isinstance(values, np.ndarray) and values.ndim == 2:
         return values

@@ -20,7 +20,7 @@ PIXELS = 224
 CHANNELS = 1280  # of the network's last map
 
 
-def prepared(picture: Any) -> np.ndarray:
+def pixels_of(picture: Any) -> np.ndarray:
     """Return a picture (``PIL.Image.Image`` in RGB) as float32 (3, 224, 224) in about [-1, 1]."""
     from PIL import Image
 
@@ -32,7 +32,7 @@ def prepared(picture: Any) -> np.ndarray:
 def load_network(device: str) -> nn.Module:
     """Return EfficientNet-Lite0 with its weights; an ImportError without the extra ``pictures``.
 
-    Its ``extract_features`` maps :func:`prepared` pictures (B, 3, 224, 224) to maps (B, 1280, 7, 7).
+    Its ``extract_features`` maps :func:`pixels_of` pictures (B, 3, 224, 224) to maps (B, 1280, 7, 7).
     """
     require("a network that reads pictures", *PACKAGES)
     with needed_by("a network that reads pictures"):
@@ -51,7 +51,7 @@ def mean_maps(network: nn.Module, device: str) -> Callable[[list[Any]], np.ndarr
 
     @torch.inference_mode()
     def made(pictures: list[Any]) -> np.ndarray:
-        pixels = torch.from_numpy(np.stack([prepared(p) for p in pictures])).to(device)
+        pixels = torch.from_numpy(np.stack([pixels_of(p) for p in pictures])).to(device)
         maps: torch.Tensor = network.extract_features(pixels)  # type: ignore[operator]
         return maps.mean((2, 3)).cpu().numpy()
 

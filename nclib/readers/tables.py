@@ -21,7 +21,7 @@ from nclib.readers.listing import (
     Listing,
     Rows,
     embeddings_in,
-    joined,
+    join_rows,
     known_columns,
     plain_name,
     rows_of,
@@ -57,7 +57,7 @@ def read_table(source: Any, hints: Hints) -> Listing:
         paths = sorted(source.glob("*.parquet")) if source.is_dir() else [source]
         home = source if source.is_dir() else source.parent
         readers = {".parquet": _parquet, ".json": _json, ".jsonl": _json_lines}
-        rows = joined([readers.get(kind_of(path), _text)(path, hints) for path in paths])
+        rows = join_rows([readers.get(kind_of(path), _text)(path, hints) for path in paths])
     files = hints.files(home)
     return rows.listing(files.file, show=files.show)
 
@@ -72,24 +72,24 @@ def _text(path: Path, hints: Hints) -> Rows:
 def _json(path: Path, hints: Hints) -> Rows:
     """Return the pairs of COCO captions, of Karpathy's splits, or of a list of objects."""
     try:
-        found = json.loads(captions_table.read_text(path, hints.encoding)[0])
+        content = json.loads(captions_table.read_text(path, hints.encoding)[0])
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not readable JSON ({error})") from error
-    if isinstance(found, dict) and isinstance(found.get("annotations"), list):
-        pictures = [one for one in found.get("images") or [] if isinstance(one, dict)]
+    if isinstance(content, dict) and isinstance(content.get("annotations"), list):
+        pictures = [one for one in content.get("images") or [] if isinstance(one, dict)]
         names = {one.get("id"): one.get("file_name") for one in pictures}
-        found = [
+        content = [
             {**one, "image": names.get(one.get("image_id")) or ""} if isinstance(one, dict) else one
-            for one in found["annotations"]
+            for one in content["annotations"]
         ]
-    elif isinstance(found, dict) and isinstance(found.get("images"), list):  # dataset_*.json of Karpathy
-        found = [_karpathy(one) if isinstance(one, dict) else one for one in found["images"]]
-    if not isinstance(found, list):
+    elif isinstance(content, dict) and isinstance(content.get("images"), list):  # dataset_*.json of Karpathy
+        content = [_karpathy(one) if isinstance(one, dict) else one for one in content["images"]]
+    if not isinstance(content, list):
         raise ValueError(
             f"{path} holds neither COCO's lists images and annotations, nor Karpathy's images with "
             "sentences, nor a list of objects"
         )
-    return _objects(found, path, hints, "object")
+    return _objects(content, path, hints, "object")
 
 
 def _karpathy(one: dict[str, Any]) -> dict[str, Any]:
@@ -110,18 +110,18 @@ def _answered(one: dict[str, Any]) -> dict[str, Any]:
 
 def _json_lines(path: Path, hints: Hints) -> Rows:
     """Return the pairs of a file with a JSON object in every line, such as an image folder's metadata."""
-    found: list[Any] = []
+    objects: list[Any] = []
     for line in captions_table.read_text(path, hints.encoding)[0].splitlines():
         try:
-            found.append(json.loads(line) if line.strip() else {})
+            objects.append(json.loads(line) if line.strip() else {})
         except (ValueError, RecursionError):
-            found.append(None)
-    return _objects(found, path, hints, "line")
+            objects.append(None)
+    return _objects(objects, path, hints, "line")
 
 
-def _objects(found: list[Any], path: Path, hints: Hints, what: str) -> Rows:
+def _objects(given: list[Any], path: Path, hints: Hints, what: str) -> Rows:
     """Return the pairs of objects, of which empty ones do not count and others than objects are problems."""
-    kept = [(number, one) for number, one in enumerate(found, 1) if one != {}]
+    kept = [(number, one) for number, one in enumerate(given, 1) if one != {}]
     problems = {
         r: f"{what} {n} is not a JSON object" for r, (n, one) in enumerate(kept) if not isinstance(one, dict)
     }

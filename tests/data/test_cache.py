@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from nclib.data.cache import MANIFEST, cached, read_manifest
+from nclib.data.cache import MANIFEST, from_cache, read_manifest
 
 
 @pytest.fixture
@@ -46,10 +46,10 @@ DAMAGES = {
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_damaged_folders_are_built_again(home, damage):
     build = Builder()
-    folder, _ = cached("kind", "k", build)
+    folder, _ = from_cache("kind", "k", build)
     DAMAGES[damage](folder)
     assert read_manifest(folder) is None
-    folder, _ = cached("kind", "k", build)
+    folder, _ = from_cache("kind", "k", build)
     assert build.calls == 2
     assert (folder / "file.txt").read_text() == "content"
     assert sorted(p.name for p in home.iterdir()) == ["k"]
@@ -63,7 +63,7 @@ def test_of_two_builders_at_once_one_builds_and_both_use_it(home):
         return build(folder)
 
     with ThreadPoolExecutor(2) as pool:
-        results = list(pool.map(lambda _: cached("kind", "k", slow), range(2)))
+        results = list(pool.map(lambda _: from_cache("kind", "k", slow), range(2)))
     assert results[0] == results[1]
     assert build.calls == 1
     assert (home / "k" / "file.txt").read_text() == "content"
@@ -76,14 +76,14 @@ def test_a_failed_build_leaves_nothing(home):
         raise RuntimeError("power cut")
 
     with pytest.raises(RuntimeError, match="power cut"):
-        cached("kind", "k", build)
+        from_cache("kind", "k", build)
     assert [p.name for p in home.iterdir()] == [".k.lock"]
-    assert cached("kind", "k", Builder())[0] == home / "k"
+    assert from_cache("kind", "k", Builder())[0] == home / "k"
 
 
 def test_leftovers_of_a_killed_process_are_swept(home):
     (home / ".k.part").mkdir(parents=True)
     (home / ".k.part" / "half.txt").write_text("x")
-    folder, _ = cached("kind", "k", Builder())
+    folder, _ = from_cache("kind", "k", Builder())
     assert sorted(p.name for p in folder.iterdir()) == ["file.txt", MANIFEST]
     assert sorted(p.name for p in home.iterdir()) == ["k"]

@@ -15,7 +15,7 @@ from nclib.data.pictures import principal_axes
 from nclib.data.prepare import F8K_LISTS, main, prepare
 from nclib.data.split_lists import draw_splits
 from nclib.readers import open_picture
-from nclib.readers.network import prepared
+from nclib.readers.network import pixels_of
 
 
 class Colours:
@@ -113,7 +113,7 @@ def test_features_are_the_cells_on_their_axes(photographs):
     prepare("own", **photographs)
     names = (out / "train_ids.txt").read_text().split()
     maps = Colours().extract_features(
-        torch.stack([torch.from_numpy(prepared(open_picture(folder / n))) for n in names])
+        torch.stack([torch.from_numpy(pixels_of(open_picture(folder / n))) for n in names])
     )
     cells = torch.nn.functional.adaptive_avg_pool2d(maps, 4).flatten(2).transpose(1, 2).numpy()
     cells = cells.astype(np.float16).astype(np.float64)

@@ -11,7 +11,7 @@ from tiny import SCORES as S
 
 import nclib
 from nclib import losses, models
-from nclib.methods.mscn import MSCN, clipped_inside, purify, score_margins
+from nclib.methods.mscn import MSCN, clip_inside, purify, score_margins
 from nclib.methods.parts.meta import MetaMatcher, MetaPairs, join_batches, look_ahead_gradient, sgd_step
 from nclib.models import similarity_matrix
 from nclib.noise import beta_moments
@@ -50,7 +50,7 @@ def test_beta_mixture_started_at_the_meta_set():
 
 
 def test_scores_at_the_ends_stay_inside_and_nothing_is_scaled():
-    x = clipped_inside(torch.tensor([0.0, 0.25, 1.0, -0.1, 1.1]))
+    x = clip_inside(torch.tensor([0.0, 0.25, 1.0, -0.1, 1.1]))
     assert x.tolist() == [0.001, 0.25, 0.999, 0.001, 0.999]
     _, p = purify(torch.tensor([0.0, 1.0, 0.4, 0.6]), torch.tensor([0.1, 0.2]), torch.tensor([0.8, 0.9]))
     assert np.isfinite(p).all()

@@ -17,7 +17,7 @@ from threadpoolctl import threadpool_limits
 
 from nclib.common.checks import check_count, check_counts
 from nclib.common.files import digest
-from nclib.data.cache import cached
+from nclib.data.cache import from_cache
 from nclib.data.category_data import CategoryData, CategorySplit
 from nclib.data.emoji.assets import CLASSES
 from nclib.data.emoji.compose import stream
@@ -69,7 +69,7 @@ def emoji_category(
         "seed": check_count("seed", seed, low=0),
     }
     build = functools.partial(_build, options=options)
-    folder, facts = cached("emoji_category", cache_key(options, "texts 2"), build)
+    folder, facts = from_cache("emoji_category", cache_key(options, "texts 2"), build)
     return _open(folder, facts)
 
 

@@ -68,8 +68,8 @@ def features(crops: np.ndarray, boxes: np.ndarray) -> np.ndarray:
     """
     n, regions = boxes.shape[:2]
     book = codebook()
-    found = responses(crops.reshape(n * regions, *crops.shape[2:]), book["filters"], book["threshold"])
+    pooled = responses(crops.reshape(n * regions, *crops.shape[2:]), book["filters"], book["threshold"])
     out = np.empty((n, regions, FEATURE_DIM), np.float32)
-    out[..., :RESPONSES] = ((found - book["mean"]) * book["scale"]).reshape(n, regions, RESPONSES)
+    out[..., :RESPONSES] = ((pooled - book["mean"]) * book["scale"]).reshape(n, regions, RESPONSES)
     out[..., RESPONSES:] = boxes[..., [0, 1, 2, 2]] / (0.5 * SIDE * UNIT) - 1.0
     return out

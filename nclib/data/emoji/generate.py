@@ -65,14 +65,14 @@ def blocks(
             change(whole, block)
         scenes = whole[:size]
         boxes = compose.draw_boxes(whole, seed=seed, split=split, block=block)[:size, :regions]
-        found = [
+        made = [
             features.features(render.crop(painter.paint(scenes[rows]), boxes[rows]), boxes[rows])
             for rows in (slice(first, first + CHUNK) for first in range(0, size, CHUNK))
         ]
         tokens, lengths, facts = grammar.write_captions(whole, lexicon, seed=seed, split=split, block=block)
         lengths = lengths[: size * grammar.CAPTIONS_PER_IMAGE]
         tokens = tokens[: lengths.sum()]
-        yield Block(scenes, boxes, np.concatenate(found), tokens, lengths, facts[: len(lengths)])
+        yield Block(scenes, boxes, np.concatenate(made), tokens, lengths, facts[: len(lengths)])
 
 
 def picture(scenes: np.ndarray, row: int) -> np.ndarray:

@@ -12,7 +12,7 @@ from tqdm import tqdm
 
 from nclib.common.checks import check_choice, check_count, check_counts
 from nclib.common.files import digest
-from nclib.data.cache import cached
+from nclib.data.cache import from_cache
 from nclib.data.dataset import Captions, Dataset, Split
 from nclib.data.emoji.assets import read_drawings
 from nclib.data.emoji.compose import MOST_REGIONS, SIDE, box_corners
@@ -79,11 +79,11 @@ def emoji(
         "seed": check_count("seed", seed, low=0),
     }
     build = functools.partial(_build, options=options)
-    folder, facts = cached("emoji", cache_key(options), build)
+    folder, facts = from_cache("emoji", cache_key(options), build)
     if features == "regions":
         return _open(folder, facts)
     paint = functools.partial(_paint, scenes_of=folder)
-    painted, content = cached("emoji_pixels", cache_key(options, "pixels"), paint)
+    painted, content = from_cache("emoji_pixels", cache_key(options, "pixels"), paint)
     return _open(folder, {**facts, "checksum": digest([facts["checksum"], content["checksum"]])}, painted)
 
 

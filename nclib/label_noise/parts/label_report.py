@@ -51,10 +51,10 @@ class RelationLog:
         """
         if not self._kept:
             return {}
-        found = []
+        shares = []
         for index, plan in self._kept:
             same = (labels[index][:, None] == labels[index]).to(plan.dtype)
             mass = torch.stack([(plan * same).sum(), plan.trace()]) / plan.sum()
-            found.append(torch.stack([*mass, same.mean(), mass.new_tensor(1 / len(index))]))
+            shares.append(torch.stack([*mass, same.mean(), mass.new_tensor(1 / len(index))]))
         names = ("relation_same_class", "relation_own_pair", "relation_chance", "relation_own_chance")
-        return dict(zip(names, torch.stack(found).mean(0).tolist(), strict=True))
+        return dict(zip(names, torch.stack(shares).mean(0).tolist(), strict=True))

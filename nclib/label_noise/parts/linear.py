@@ -33,7 +33,7 @@ class View:
     x: Tensor  # (n, r), the centred features in these axes
 
 
-def _centred(features: Tensor, mean: Tensor, start: int) -> Tensor:
+def _centre(features: Tensor, mean: Tensor, start: int) -> Tensor:
     return features[start : start + ROWS].double() - mean
 
 
@@ -61,7 +61,7 @@ def principal(features: Tensor, energy: float, name: str = "features") -> View:
     if n >= d:
         scatter = torch.zeros(d, d, dtype=torch.float64)
         for i in starts:
-            part = _centred(features, mean, i)
+            part = _centre(features, mean, i)
             scatter += part.T @ part
         values, axes = torch.linalg.eigh(scatter)
     else:  # the same from the smaller Gram matrix
@@ -75,7 +75,7 @@ def principal(features: Tensor, energy: float, name: str = "features") -> View:
     share = values.cumsum(0) / values.sum()
     r = min(int((share < energy - 1e-12).sum()) + 1, len(values))
     axes = axes[:, :r].contiguous()
-    x = torch.cat([_centred(features, mean, i) @ axes for i in starts])
+    x = torch.cat([_centre(features, mean, i) @ axes for i in starts])
     return View(mean, axes, values[:r] / (n - 1), x)
 
 
@@ -109,7 +109,7 @@ def leading(a: Tensor, b: Tensor, k: int) -> Tensor:
     return torch.from_numpy(vectors).flip(1)
 
 
-def ridged(b: Tensor, ridge: float) -> Tensor:
+def add_ridge(b: Tensor, ridge: float) -> Tensor:
     """Return ``b + ridge I``, (d, d), with a ridge that is at least above rounding errors."""
     least = FLOOR * float(b.trace()) / len(b)
     return b + max(ridge, least, 1e-300) * torch.eye(len(b), dtype=b.dtype)
@@ -132,9 +132,9 @@ def choose_best(candidates: Iterable[T], use: Callable[[T], None], validate: Cal
     best, value = tried[0], float("-inf")
     for candidate in tried if len(tried) > 1 else ():
         use(candidate)
-        found = validate()
-        if found > value:
-            best, value = candidate, found
+        score = validate()
+        if score > value:
+            best, value = candidate, score
     use(best)
     return best
 

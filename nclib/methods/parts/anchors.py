@@ -135,8 +135,8 @@ class LabelLog:
         for name, parts in kinds:
             values = torch.full((n_pairs,), torch.nan)
             if parts:
-                pairs, found = (torch.cat(part) for part in zip(*parts, strict=True))
-                values[pairs] = found.float().cpu()
+                pairs, labels = (torch.cat(part) for part in zip(*parts, strict=True))
+                values[pairs] = labels.float().cpu()
             result[name + suffix] = values
         result["anchor" + suffix] = result["anchor" + suffix] == 1
         return result

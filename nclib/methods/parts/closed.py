@@ -53,10 +53,10 @@ def linear_division(pairs: AllPairs, texts: Any, rounds: int = 3) -> LinearDivis
     from nclib.noise.exchange import beside_exchanged
 
     folds = min(FOLDS, len(np.unique(pairs.image_of)))
-    found = LinearDivision(np.zeros(len(pairs.image_of)), np.ones(len(pairs.image_of)), 0.0)
+    division = LinearDivision(np.zeros(len(pairs.image_of)), np.ones(len(pairs.image_of)), 0.0)
     for _ in range(rounds if folds > 1 else 0):
-        given, exchanged = cross_fitted(pairs.images, texts, pairs.image_of, found.p_clean, folds=folds)
-        found = LinearDivision(given, *beside_exchanged(given, exchanged))
-        if not found.share:
+        given, exchanged = cross_fitted(pairs.images, texts, pairs.image_of, division.p_clean, folds=folds)
+        division = LinearDivision(given, *beside_exchanged(given, exchanged))
+        if not division.share:
             break
-    return found
+    return division

@@ -27,10 +27,10 @@ def detector_report(p_clean: np.ndarray | Tensor, truth: Truth, threshold: float
         error); ``division_precision``, ``division_recall`` and ``division_accuracy`` of the pairs called
         matched, and their number ``called_matched``.
     """
-    found = division(p_clean, truth.matched, threshold=threshold)
+    judged = division(p_clean, truth.matched, threshold=threshold)
     return {
         **detection(p_clean, truth.matched),
-        "ece": found["calibration"]["ece"],
-        **{f"division_{name}": found[name] for name in ("precision", "recall", "accuracy")},
-        "called_matched": found["n_called_matched"],
+        "ece": judged["calibration"]["ece"],
+        **{f"division_{name}": judged[name] for name in ("precision", "recall", "accuracy")},
+        "called_matched": judged["n_called_matched"],
     }

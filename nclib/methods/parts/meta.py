@@ -197,8 +197,8 @@ def look_ahead_gradient(
 
     def logits(z: Tensor) -> Tensor:
         weights = {name.removeprefix("meta."): value for name, value in theta.items()}
-        found: Tensor = torch.func.functional_call(network.meta, weights, (z,))
-        return found
+        score: Tensor = torch.func.functional_call(network.meta, weights, (z,))
+        return score
 
     # The fused recurrent kernels of CUDA have no second derivative, and neither has what is compiled.
     with torch.backends.cudnn.flags(enabled=False), compiling("off"), torch.enable_grad():

@@ -25,7 +25,7 @@ class RematchLog:
     @torch.no_grad()
     def add(self, batch: Batch, plan: Tensor) -> None:
         """Note the plan (B, B) of one batch of mismatched pairs."""
-        rows, sums = call(_described, plan, varying=[(plan, 0)])
+        rows, sums = call(_describe, plan, varying=[(plan, 0)])
         self._rows.append(rows)
         self._index.append(batch.index)
         self._sums += sums.to(self._sums)
@@ -66,12 +66,12 @@ class RematchLog:
         a uniform row, in [0, 1]. Only for kinds of rows that there were.
         """
         means, n = self._means()
-        found: dict[str, float] = {}
+        report: dict[str, float] = {}
         even = math.log(self.batch_size)
         for kind, row, count in zip(("moved", "unmoved"), means, n, strict=True):
             if count:
-                found |= {f"top_{kind}": float(row[0]), f"entropy_{kind}": float(row[-1]) / even}
-        return found
+                report |= {f"top_{kind}": float(row[0]), f"entropy_{kind}": float(row[-1]) / even}
+        return report
 
     def report(self, truth: Truth) -> dict[str, float]:
         """Score the rematched pairs against the known content of image and caption; empty when unknown.
@@ -85,7 +85,7 @@ class RematchLog:
         """
         if not self._rows or truth.relevance is None:
             return {}
-        found = []
+        rows_told = []
         for rows, index in zip(torch.cat(self._rows).cpu().split(self.batch_size), self._index, strict=True):
             mass, _, to = rows.unbind(1)
             relevance = truth.relevance(index, index)  # (B, B)
@@ -95,8 +95,8 @@ class RematchLog:
             best = others.max(1)[0]
             chance = others.clamp_min(0).sum(1) / (len(index) - 1)
             right = ((chosen >= best) & (chosen > 0)).float()
-            found.append(torch.stack([(mass > 0.5).float(), right, chosen, best, given, chance], dim=1))
-        table = torch.cat(found)
+            rows_told.append(torch.stack([(mass > 0.5).float(), right, chosen, best, given, chance], dim=1))
+        table = torch.cat(rows_told)
         moved = table[table[:, 0] > 0]
         names = ["rematch_precision", "rematch_relevance"]
         names += ["best_relevance", "given_relevance", "chance_relevance"]
@@ -104,7 +104,7 @@ class RematchLog:
         return {"rematch_rows": float(table[:, 0].mean()), **dict(zip(names, means, strict=False))}
 
 
-def _described(plan: Tensor) -> tuple[Tensor, Tensor]:
+def _describe(plan: Tensor) -> tuple[Tensor, Tensor]:
     """Return mass, largest share and its column of every row (B, 3), and what is added to the sums."""
     plan = plan.clamp_min(1e-10)
     mass, B = plan.sum(1), len(plan)
