@@ -20,7 +20,7 @@ from nclib.common.npy import read_npy
 from nclib.data import category_features, load, tokeniser
 from nclib.data import feature_files as files
 from nclib.data.dataset import Captions
-from nclib.data.feature_files import HALF, LAYOUTS, PER_CAPTION, PIXELS, Layout, Part, Reading
+from nclib.data.feature_files import HALF, LAYOUTS, PER_CAPTION, PIXELS, FileLayout, Part, Reading
 from nclib.data.rows import RowFile
 from nclib.data.vocabulary import Vocabulary
 from nclib.noise import PUBLISHED, Mismatch
@@ -148,7 +148,7 @@ def _pairs(name: str, root: Path, full: bool, reading: Reading) -> Report:
     return Report(name, folder, tuple(lines), (len(train.texts) // each, each) if good and train else None)
 
 
-def _wanted(layout: Layout, split: str, file: str) -> str:
+def _wanted(layout: FileLayout, split: str, file: str) -> str:
     n, each = layout.images[split], layout.captions_per_image
     if file == files.boxes_file(split):
         return f"float32 (a row for each row of features, {layout.row[0] if layout.row else 'regions'}, 4)"
@@ -159,7 +159,7 @@ def _wanted(layout: Layout, split: str, file: str) -> str:
     return f"{n * each:,} lines"
 
 
-def _split_lines(layout: Layout, part: Part, full: bool, first: Part | None) -> Iterator[Line]:
+def _split_lines(layout: FileLayout, part: Part, full: bool, first: Part | None) -> Iterator[Line]:
     """Describe one split; its rows must have the shape of those in ``first``."""
     for file in dict.fromkeys(file for file, _ in part.problems):
         yield Line(WRONG, file, "; ".join(text for name, text in part.problems if name == file))
@@ -207,7 +207,7 @@ def _copy_lines(part: Part, full: bool) -> Iterator[Line]:
     yield Line(WRONG if bad else GOOD, path.name, bad or f"float16 copy, {_size(path)}")
 
 
-def _box_lines(layout: Layout, part: Part) -> Iterator[Line]:
+def _box_lines(layout: FileLayout, part: Part) -> Iterator[Line]:
     """Check the boxes of the regions."""
     path = part.path.parent / files.boxes_file(part.split)
     if part.features is None or not path.is_file():
@@ -236,7 +236,7 @@ def _unsquarable(features: RowFile, full: bool) -> str | None:
     return None
 
 
-def _vocabulary(layout: Layout, folder: Path, texts: Sequence[str]) -> Line:
+def _vocabulary(layout: FileLayout, folder: Path, texts: Sequence[str]) -> Line:
     file = layout.vocabulary_file
     path = files.find_vocabulary(layout, folder)
     if path is None:

@@ -22,7 +22,7 @@ from word_vectors import read_vectors
 from nclib.common.files import replacing
 from nclib.common.row_writer import ConvertError, RowSource, holds, some, write_rows
 from nclib.data import feature_files as files
-from nclib.data.feature_files import HALF, LAYOUTS, MIN_COUNT, Layout
+from nclib.data.feature_files import HALF, LAYOUTS, MIN_COUNT, FileLayout
 from nclib.data.vocabulary import UNKNOWN, Vocabulary
 
 CAPTIONS = (".txt", ".tsv")
@@ -220,7 +220,7 @@ def _named_captions(path: Path) -> list[tuple[str, str]]:
         raise ConvertError(f"{path} {files.sentence(error)}") from error
 
 
-def _captions(layout: Layout, path: Path, ids: Sequence[str]) -> list[str]:
+def _captions(layout: FileLayout, path: Path, ids: Sequence[str]) -> list[str]:
     """Return the captions in the order of the images, ``captions_per_image`` of each."""
     kind = path.suffix.lower()
     if kind not in CAPTIONS:

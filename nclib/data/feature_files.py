@@ -37,7 +37,7 @@ PathLike = str | os.PathLike[str]
 
 
 @dataclass(frozen=True)
-class Layout:
+class FileLayout:
     """Names and counts of a package of region features."""
 
     name: str  # in the catalogue
@@ -66,10 +66,10 @@ CC152K = {"train": 150000, "dev": 1000, "test": 1000}
 LAYOUTS = {
     layout.name: layout
     for layout in (
-        Layout("f30k", "Flickr30K", "f30k_precomp", 5, "caps.txt", F30K, 8481),
-        Layout("coco", "MS-COCO", "coco_precomp", 5, "caps.txt", COCO, 11353),
-        Layout("cc152k", "CC152K", "cc152k_precomp", 1, "caps.tsv", CC152K),
-        Layout(
+        FileLayout("f30k", "Flickr30K", "f30k_precomp", 5, "caps.txt", F30K, 8481),
+        FileLayout("coco", "MS-COCO", "coco_precomp", 5, "caps.txt", COCO, 11353),
+        FileLayout("cc152k", "CC152K", "cc152k_precomp", 1, "caps.tsv", CC152K),
+        FileLayout(
             "f8k",
             "Flickr8K",
             "f8k_precomp",
@@ -88,7 +88,7 @@ PIXELS = {"square224": 224, "square512": 512, "crop224": 224}
 """Forms of prepared pictures and their sides: scaled to a square, or scaled at the shorter side and cut."""
 
 
-def pixel_layout(name: str, pixels: str) -> Layout:
+def pixel_layout(name: str, pixels: str) -> FileLayout:
     """Return the layout of the prepared pictures of ``f30k`` or ``coco`` in a form of :data:`PIXELS`."""
     check_choice("pixels", pixels, tuple(PIXELS))
     layout, side = LAYOUTS[name], PIXELS[pixels]
@@ -175,7 +175,7 @@ def sentence(error: OSError | ValueError) -> str:
     return f"cannot be read: {error.strerror or error}" if isinstance(error, OSError) else str(error)
 
 
-def find_folder(layout: Layout, root: Path, splits: Iterable[str]) -> Path:
+def find_folder(layout: FileLayout, root: Path, splits: Iterable[str]) -> Path:
     """Return the folder with the captions of any of the splits: ``root``, one below it, or where it would be.
 
     A ``root`` that is not a folder is a FileNotFoundError.
@@ -190,7 +190,7 @@ def find_folder(layout: Layout, root: Path, splits: Iterable[str]) -> Path:
     return found[0] if found else next((place for place in places[1:] if place.is_dir()), root)
 
 
-def find_vocabulary(layout: Layout, folder: Path, given: PathLike | None = None) -> Path | None:
+def find_vocabulary(layout: FileLayout, folder: Path, given: PathLike | None = None) -> Path | None:
     """Return the vocabulary file: the given one, or one in, below or beside the folder; None without any.
 
     A given one that is missing is a FileNotFoundError.
@@ -220,7 +220,7 @@ def boxes_file(split: str) -> str:
     return f"{split}_boxes.npy"
 
 
-def missing_files(layout: Layout, folder: Path, splits: Iterable[str], reading: Reading) -> list[str]:
+def missing_files(layout: FileLayout, folder: Path, splits: Iterable[str], reading: Reading) -> list[str]:
     """List the names of the missing files of some splits, with a hint behind a name where one helps."""
     missing = []
     for split in splits:
@@ -237,7 +237,7 @@ def missing_files(layout: Layout, folder: Path, splits: Iterable[str], reading: 
     return missing
 
 
-def read_split(layout: Layout, folder: Path, split: str, reading: Reading) -> Part:
+def read_split(layout: FileLayout, folder: Path, split: str, reading: Reading) -> Part:
     """Open one split whose files exist, and tell its row layout; problems are listed, not raised."""
     path, captions = features_file(folder, split, reading.half), f"{split}_{layout.captions_file}"
     assert path is not None  # the caller has looked

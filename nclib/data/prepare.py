@@ -51,7 +51,7 @@ Texts = dict[str, list[str]]
 
 
 @dataclass(frozen=True)
-class Plan:
+class Selection:
     """Pictures and captions of every split.
 
     Parameters
@@ -77,7 +77,7 @@ class Plan:
         return {"captions_per_image": self.each, "pictures": counts, **self.notes}
 
 
-Decide = Callable[[Texts, Mapping[str, str], Mapping[str, str]], Plan]
+Decide = Callable[[Texts, Mapping[str, str], Mapping[str, str]], Selection]
 
 
 def prepare(
@@ -271,14 +271,14 @@ def begin(out: Path, manifest: Mapping[str, Any]) -> bool:
     return True
 
 
-def texts_of(out: Path, plan: Plan, split: str) -> dict[Path, str]:
+def texts_of(out: Path, plan: Selection, split: str) -> dict[Path, str]:
     """Return the files of captions and of names of pictures of a split."""
     lines = {"caps": plan.captions[split], "ids": plan.pictures[split]}
     return {out / f"{split}_{kind}.txt": "".join(f"{x}\n" for x in of) for kind, of in lines.items()}
 
 
 def write_splits(
-    out: Path, plan: Plan, sources: Mapping[str, RowSource], manifest: Mapping[str, Any], vocabulary: str
+    out: Path, plan: Selection, sources: Mapping[str, RowSource], manifest: Mapping[str, Any], vocabulary: str
 ) -> None:
     """Write a plan with the rows of its pictures, its vocabulary and at last its manifest into ``out``."""
     summary = {}
@@ -291,7 +291,7 @@ def write_splits(
         (out / f"{split}_cells.npy").unlink(missing_ok=True)
 
 
-def finish(out: Path, plan: Plan, manifest: Mapping[str, Any], vocabulary: str) -> None:
+def finish(out: Path, plan: Selection, manifest: Mapping[str, Any], vocabulary: str) -> None:
     """Write the vocabulary of prepared captions, and the manifest with the digests of all files."""
     build_words([*plan.captions["train"], *plan.captions["dev"]]).to_json(out / vocabulary)
     made = [out / vocabulary]
@@ -337,7 +337,7 @@ def table_of(listing: Listing, names: Sequence[str]) -> tuple[Texts, dict[str, s
     return captions, split_of
 
 
-def _plan_f8k(texts: Texts, _: Any, __: Any, *, images: Path, lists: Path) -> Plan:
+def _plan_f8k(texts: Texts, _: Any, __: Any, *, images: Path, lists: Path) -> Selection:
     files = {split: lists / name for split, name in F8K_LISTS.items()}
     if absent := [str(path) for path in files.values() if not path.is_file()]:
         raise ConvertError(
@@ -364,7 +364,7 @@ def plan_own(
     lists: Path | None = None,
     each: int | None = None,
     seed: int = 0,
-) -> Plan:
+) -> Selection:
     """Decide the splits and captions of pictures of one's own.
 
     Parameters
@@ -381,7 +381,7 @@ def plan_own(
 
     Returns
     -------
-    Plan
+    Selection
 
     Raises
     ------
@@ -422,10 +422,10 @@ def _left_out(names: Sequence[str], what: str) -> None:
         print(f"left out: {len(names):,} {what}, {some(names)}", file=sys.stderr)
 
 
-def _plan(texts: Texts, split_of: Mapping[str, str], each: int, notes: dict[str, Any]) -> Plan:
+def _plan(texts: Texts, split_of: Mapping[str, str], each: int, notes: dict[str, Any]) -> Selection:
     pictures = {s: [name for name, split in split_of.items() if split == s] for s in SPLITS}
     captions = {s: [text for p in names for text in texts[p][:each]] for s, names in pictures.items()}
-    return Plan(pictures, captions, each, notes)
+    return Selection(pictures, captions, each, notes)
 
 
 # -- the command --------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from nclib.data import feature_files as files
 from nclib.data import tokeniser
 from nclib.data.cache import from_cache
 from nclib.data.dataset import Captions, Dataset, Split
-from nclib.data.feature_files import LAYOUTS, MANIFEST, PER_CAPTION, Layout, Part, PathLike, Reading
+from nclib.data.feature_files import LAYOUTS, MANIFEST, PER_CAPTION, FileLayout, Part, PathLike, Reading
 from nclib.data.pieces import Pieces
 from nclib.data.registry import register
 from nclib.data.vocabulary import Vocabulary
@@ -175,7 +175,7 @@ def region_files(
     )
     place = Path(root).expanduser()
     captions = "caps.tsv" if (place / "train_caps.tsv").is_file() else "caps.txt"
-    layout = Layout("region_files", "Region files", "region_files", 5, captions)
+    layout = FileLayout("region_files", "Region files", "region_files", 5, captions)
     folder = files.find_folder(layout, place, reading.splits.values())
     noted = (files.read_manifest(folder) or {}).get("captions_per_image")
     if noted is not None and captions_per_image not in (None, noted):
@@ -187,7 +187,7 @@ def region_files(
     return load_files(layout, root, reading)
 
 
-def load_files(layout: Layout, root: PathLike, reading: Reading) -> Dataset:
+def load_files(layout: FileLayout, root: PathLike, reading: Reading) -> Dataset:
     """Load the files of a layout; result and errors as for :func:`f30k`."""
     # 1. find folder, vocabulary and files, and list everything missing at once; 2. open the splits and list
     # every problem at once; 3. read or build the vocabulary; 4. cut the splits.
@@ -251,7 +251,7 @@ def load_files(layout: Layout, root: PathLike, reading: Reading) -> Dataset:
     )
 
 
-def _write_words(words: Vocabulary, folder: Path, layout: Layout) -> Vocabulary:
+def _write_words(words: Vocabulary, folder: Path, layout: FileLayout) -> Vocabulary:
     """Write a vocabulary beside the captions that it was built from, and return it."""
     place = folder / layout.vocabulary_file
     try:
@@ -320,7 +320,7 @@ def _check_words(splits: Mapping[str, Split], places: Mapping[str, Path], vocabu
     warnings.warn(f"{text}\nAll unknown words are read as one", UserWarning, stacklevel=3)
 
 
-def _split(layout: Layout, role: str, part: Part, words: Vocabulary, reading: Reading) -> Split:
+def _split(layout: FileLayout, role: str, part: Part, words: Vocabulary, reading: Reading) -> Split:
     assert part.features is not None
     each, n = layout.captions_per_image, len(part.features)
     if role == "val" and layout.images:  # the validation protocols of the papers

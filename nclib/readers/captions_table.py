@@ -42,7 +42,7 @@ SPLIT_COLUMNS = ("split", "subset")
 
 
 @dataclass(frozen=True)
-class Table:
+class CaptionTable:
     """Cells of a table, and what is wrong with single rows.
 
     Parameters
@@ -60,7 +60,7 @@ class Table:
     problems: dict[int, str]
 
 
-def read_table(path: Path, encoding: str | None = None, named: Iterable[str] = ()) -> Table:
+def read_table(path: Path, encoding: str | None = None, named: Iterable[str] = ()) -> CaptionTable:
     """Read the rows of a table of captions, sound or not.
 
     Parameters
@@ -77,7 +77,7 @@ def read_table(path: Path, encoding: str | None = None, named: Iterable[str] = (
 
     Returns
     -------
-    Table
+    CaptionTable
 
     Raises
     ------
@@ -162,7 +162,7 @@ def likely_encoding(content: bytes) -> str:
     return "cp1252"
 
 
-def _with_header(path: Path, text: str, names: list[str], separator: str) -> Table:
+def _with_header(path: Path, text: str, names: list[str], separator: str) -> CaptionTable:
     # "|" tables of the field quote nothing, and their captions hold quotation marks.
     quotes = separator != "|"
     reader = csv.reader(
@@ -202,11 +202,11 @@ def _with_header(path: Path, text: str, names: list[str], separator: str) -> Tab
             rows.append([*cells, *[""] * n][:n])
             lines.append(line)
     csv.field_size_limit(limit)
-    columns = zip(*rows, strict=True) if rows else [()] * n
-    return Table({name: list(column) for name, column in zip(names, columns, strict=True)}, lines, problems)
+    columns: Iterable[Iterable[str]] = zip(*rows, strict=True) if rows else [()] * n
+    return CaptionTable(dict(zip(names, map(list, columns), strict=True)), lines, problems)
 
 
-def _without_header(text: str) -> Table:
+def _without_header(text: str) -> CaptionTable:
     ids, pictures, captions, problems = [], [], [], {}
     for row, line in enumerate(text.removesuffix("\n").split("\n")):
         name, tab, caption = line.rstrip("\r").partition("\t")
@@ -219,7 +219,7 @@ def _without_header(text: str) -> Table:
         pictures.append(re.sub(r"#\d+$", "", name.strip()))
         captions.append(caption)
     lines = list(range(1, len(ids) + 1))
-    return Table({"id": ids, "image": pictures, "caption": captions}, lines, problems)
+    return CaptionTable({"id": ids, "image": pictures, "caption": captions}, lines, problems)
 
 
 def _is_header(names: list[str], separator: str, text: str) -> bool:

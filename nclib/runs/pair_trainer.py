@@ -20,7 +20,6 @@ from nclib.data.dataset import Split
 from nclib.evaluation import recall
 from nclib.methods import AllPairs, Batch, ClosedForm, Method
 from nclib.models import Matcher, similarity_matrix
-from nclib.models.encoders import WordEmbedding
 from nclib.models.pretrained import Frozen
 from nclib.noise import Mismatch
 from nclib.runs.collapse import FALLEN, fallen, starved
@@ -231,8 +230,8 @@ class PairTrainer(SavedLoop):
         for net in self.networks:
             net.train()
             for part in net.modules():
-                if isinstance(part, (Frozen, WordEmbedding)):
-                    part.begin_epoch(self.epoch)
+                if begin := getattr(part, "begin_epoch", None):  # what is held for some epochs
+                    begin(self.epoch)
         totals: dict[str, Tensor] = {}
         taken = [0] * self.method.n_networks  # steps of each network
         for network in range(self.method.n_networks):

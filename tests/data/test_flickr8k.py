@@ -8,7 +8,7 @@ import pytest
 import nclib
 from nclib.common.row_writer import RowSource
 from nclib.data import flickr8k, load
-from nclib.data.prepare import Plan, write_splits
+from nclib.data.prepare import Selection, write_splits
 
 
 def write(folder, scale=1.0, **manifest):
@@ -16,7 +16,7 @@ def write(folder, scale=1.0, **manifest):
     rng, sizes = np.random.default_rng(0), {"train": 30, "dev": 10, "test": 10}
     rows = {split: rng.normal(size=(n, 16, 256)).astype(np.float32) for split, n in sizes.items()}
     texts = {split: [f"a dog number {i % 7} runs" for i in range(5 * n)] for split, n in sizes.items()}
-    plan = Plan({split: [f"p{i}.jpg" for i in range(n)] for split, n in sizes.items()}, texts, 5, {})
+    plan = Selection({split: [f"p{i}.jpg" for i in range(n)] for split, n in sizes.items()}, texts, 5, {})
     sources = {
         split: RowSource(found.shape, np.float32, lambda a, b, x=found: x[a:b] * np.float32(scale), [scale])
         for split, found in rows.items()

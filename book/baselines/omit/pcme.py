@@ -10,9 +10,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from baselines.omit.pvse import SENTENCES, ResidualPooling, SentenceEncoder, SetEncoding
+from baselines.omit.word_embedding import WordEmbedding
 from nclib.common.tokens import Tokens
 from nclib.models.base import option
-from nclib.models.encoders import WordEmbedding, word_mask, xavier_linear
+from nclib.models.encoders import word_mask, xavier_linear
 from nclib.models.omit_matching import FragmentAttention
 from nclib.models.region_words import PictureMatcher
 from nclib.models.registry import register

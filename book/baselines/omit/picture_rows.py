@@ -19,8 +19,8 @@ import numpy as np
 
 from nclib.common.files import digest
 from nclib.common.row_writer import ConvertError, RowSource, some, write_rows
-from nclib.data.feature_files import PIXELS, Layout, pixel_layout
-from nclib.data.prepare import Plan, begin, finish, texts_of
+from nclib.data.feature_files import PIXELS, FileLayout, pixel_layout
+from nclib.data.prepare import Selection, begin, finish, texts_of
 from nclib.readers import UnreadableError, open_picture
 from nclib.readers.captions_table import one_line
 
@@ -71,7 +71,7 @@ def pictures(
         absent = [file for file, _ in entries if not (folder / file).is_file()]
         if absent:
             raise ConvertError(f"{folder} lacks {len(absent):,} pictures of {split}: {some(absent)}")
-    plan = Plan(
+    plan = Selection(
         {split: [file for file, _ in entries] for split, entries in listed.items()},
         {split: [text for _, five in entries for text in five] for split, entries in listed.items()},
         EACH,
@@ -88,7 +88,7 @@ def pictures(
     return out
 
 
-def _listed(path: Path, layout: Layout) -> dict[str, list[tuple[str, list[str]]]]:
+def _listed(path: Path, layout: FileLayout) -> dict[str, list[tuple[str, list[str]]]]:
     """Return the file and the five captions of every picture, by split as the data set names it."""
     try:
         entries = json.loads(path.read_text("utf8"))["images"]

@@ -8,10 +8,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from baselines.omit.word_embedding import WordEmbedding
 from nclib.common.tokens import Tokens
 from nclib.losses import triplet
 from nclib.models.base import Encoding, option
-from nclib.models.encoders import BiGRU, WordEmbedding, l2, sizes_on, word_mask, xavier_linear
+from nclib.models.encoders import BiGRU, l2, sizes_on, word_mask, xavier_linear
 from nclib.models.omit_matching import FragmentAttention
 from nclib.models.region_words import PictureMatcher
 from nclib.models.registry import register

@@ -19,7 +19,7 @@ CHUNK = 50  # pictures per matrix product: small enough for the processor's cach
 SPLITS = ("train", "val", "test")
 
 
-class Block(NamedTuple):
+class SceneBlock(NamedTuple):
     """Pictures of one block, n of them, with R fragments each."""
 
     scenes: np.ndarray  # compose.SCENE, (n,)
@@ -50,7 +50,7 @@ def blocks(
     seed: int,
     regions: int,
     change: Callable[[np.ndarray, int], None] | None = None,
-) -> Iterator[Block]:
+) -> Iterator[SceneBlock]:
     """Make the pictures of a split, in blocks of up to 1,000; a smaller ``n`` gives a prefix of a larger one.
 
     Options as for :func:`nclib.data.emoji.pairs.emoji`. ``change`` changes the scenes of a whole block in
@@ -72,7 +72,7 @@ def blocks(
         tokens, lengths, facts = grammar.write_captions(whole, lexicon, seed=seed, split=split, block=block)
         lengths = lengths[: size * grammar.CAPTIONS_PER_IMAGE]
         tokens = tokens[: lengths.sum()]
-        yield Block(scenes, boxes, np.concatenate(made), tokens, lengths, facts[: len(lengths)])
+        yield SceneBlock(scenes, boxes, np.concatenate(made), tokens, lengths, facts[: len(lengths)])
 
 
 def picture(scenes: np.ndarray, row: int) -> np.ndarray:
