@@ -290,7 +290,7 @@ def test_memory_and_time_of_the_vote_do_not_grow_with_the_square_of_the_pairs(tm
         ({"lamda": 0.1}, "unknown parameter 'lamda'; did you mean 'lam'"),
         ({"dataset": "emoji"}, "dataset='emoji': must be one of category_file, emoji_category"),
         ({"dataset": "wikipedia"}, "root is needed"),
-        ({"data_options": {"colour": 1}}, "unknown parameter 'colour'; there are labels, topic"),
+        ({"data_options": {"colour": 1}}, "unknown parameter 'colour'; there are n_train, n_val"),
         ({"data_options": 3}, "data_options=3: must be a mapping"),
         ({"noise_file": "nowhere.json"}, "there is no such file"),
         ({"plc": "yes"}, "plc='yes': must be one of"),
