@@ -27,16 +27,8 @@ from nclib.common.options import Rule, did_you_mean
 Words = Sequence[str]
 Command = tuple[str, Callable[[Words], int]]  # a summary, and what takes the words after the command's name
 
-OF_THE_BOOK = (
-    "table",
-    "claims",
-    "rerun",
-    "view",
-    "collect",
-    "keep",
-    "measured",
-    "verify",
-)  # commands of ncbook
+# Commands of ncbook.
+OF_THE_BOOK = ("table", "claims", "rerun", "view", "collect", "keep", "measured", "verify")
 INTERRUPTED = 130  # exit status that a shell gives a command ended by Ctrl-C
 UNREAD = 141  # and one whose output is no longer read, as in ``nclib list | head -1``
 
@@ -101,7 +93,6 @@ def audit(words: Words) -> int:
     from nclib.readers import list_pairs
 
     scores = ("auto", *SCORES)
-    score, seed = _by(Rule(str, choices=scores)), _by(Rule(int, low=0))
     parser = _parser("audit", audit)
     parser.add_argument("pairs", metavar="PAIRS", help="the pairs: a file, a folder, or a name")
     parser.add_argument("--out", type=Path, required=True, help="folder for the page and the files")
@@ -114,15 +105,17 @@ def audit(words: Words) -> int:
     parser.add_argument("--image-emb", type=Path, metavar="NPY", help="a row per picture or per pair")
     parser.add_argument("--text-emb", type=Path, metavar="NPY", help="a row per pair")
     parser.add_argument("--split", help="split of a data set of the library datasets")
-    about = f"one of {', '.join(scores)}"
-    parser.add_argument("--score", type=score, default="auto", metavar="SCORE", help=about)
+    rule, about = Rule(str, choices=scores), f"one of {', '.join(scores)}"
+    parser.add_argument("--score", type=_by(rule), default="auto", metavar="SCORE", help=about)
     parser.add_argument("--labels", type=Path, metavar="CSV", help="checked pairs, as the page saves them")
     about = f"write what is kept, as {', '.join(KINDS)}"
     parser.add_argument("--keep", type=_by(Rule(str, choices=tuple(KINDS))), metavar="KIND", help=about)
     about = "column, such as a language, whose values have probabilities and a share of their own"
     parser.add_argument("--by", metavar="COLUMN", help=about)
     parser.add_argument("--one-to-one", action="store_true", help="a picture has one caption at most")
-    parser.add_argument("--seed", type=seed, default=0, help="of training and of planted mismatches")
+    parser.add_argument(
+        "--seed", type=_by(Rule(int, low=0)), default=0, help="of training and of planted mismatches"
+    )
     parser.add_argument("--device", default="cpu", help="where networks run: cpu, cuda, cuda:1, auto")
     parser.add_argument("--quiet", action="store_true", help="print the page's path only")
     o = parser.parse_args(words)
@@ -130,17 +123,17 @@ def audit(words: Words) -> int:
         raise FileNotFoundError(f"--labels {o.labels}: there is no such file")
     if o.out.exists() and not o.out.is_dir():
         raise ValueError(f"--out {o.out} is a file; give a folder")
-    with _noted(), sole_writer(o.out):
+    with _warnings_as_notes(), sole_writer(o.out):
         read = ("image_emb", "text_emb", "split", "follow", "image_column", "caption_column", "encoding")
         listing = list_pairs(o.pairs, folder=o.images, **{name: getattr(o, name) for name in read})
         check_keep(o.keep)
-        made = {"seed": o.seed, "work": o.out / "work", "progress": not o.quiet}
-        pairs = read_pairs(listing, model=o.model, device=o.device, **made)
-        judged = {name: getattr(o, name) for name in ("score", "labels", "by", "one_to_one")}
-        found = nclib.audit(pairs, **judged, **made)
-        page = found.report(o.out)
-        kept = [] if o.keep is None else [found.keep(o.out, o.keep)]
-    print(*([] if o.quiet else [f"{summary(found)}\n"]), *kept, page, sep="\n")
+        how = {"seed": o.seed, "work": o.out / "work", "progress": not o.quiet}
+        pairs = read_pairs(listing, model=o.model, device=o.device, **how)
+        judge = {name: getattr(o, name) for name in ("score", "labels", "by", "one_to_one")}
+        result = nclib.audit(pairs, **judge, **how)
+        page = result.report(o.out)
+        files = [] if o.keep is None else [result.keep(o.out, o.keep)]
+    print(*([] if o.quiet else [f"{summary(result)}\n"]), *files, page, sep="\n")
     return 0
 
 
@@ -170,9 +163,10 @@ def catalogue(words: Words) -> int:
         "data": ("Data", data.available("pairs")),
         "categories": ("Data with categories", data.available("categories")),
     }
-    as_json = json.dumps({name: names for name, (_, names) in listed.items()})
-    plain = "\n\n".join(f"{title}\n{names}" for title, names in listed.values())
-    print(as_json if asked.json else plain)
+    if asked.json:
+        print(json.dumps({name: names for name, (_, names) in listed.items()}))
+    else:
+        print(*(f"{title}\n{names}" for title, names in listed.values()), sep="\n\n")
     return 0
 
 
@@ -180,9 +174,8 @@ def doctor(words: Words) -> int:
     """Check this machine: versions, device, disk, data."""
     from nclib.doctor import examine
 
-    parser = _parser("doctor", doctor)
-    parser.add_argument("root", nargs="?", type=Path, help="folder of the papers' data to check as well")
-    return examine(parser.parse_args(words).root)
+    _parser("doctor", doctor).parse_args(words)
+    return examine()
 
 
 # ---------------------------------------------------------------------------------- what the commands share
@@ -208,12 +201,12 @@ def _by(rule: Rule) -> Callable[[str], Any]:
 
 
 @contextmanager
-def _noted() -> Iterator[None]:
+def _warnings_as_notes() -> Iterator[None]:
     """Print the warnings of the code within as notes, once it has ended."""
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as given:
         warnings.simplefilter("always", UserWarning)
         yield
-    for warning in said:
+    for warning in given:
         print(f"note: {warning.message}", file=sys.stderr)
 
 

@@ -21,8 +21,7 @@ BATCH, CHAIN = 12, 8  # wrong pairs of a batch, and those of them that hold each
 def model_of(record: Record) -> TrainedModel:
     """Return the networks of a finished run on pairs, made here or stored, to score with."""
     run = opened(record)
-    sizes = {"feature_dim": run.dataset.feature_dim}
-    return TrainedModel(run.trainer.networks, run.dataset.vocabulary, {"sizes": sizes})
+    return TrainedModel(run.trainer.networks, run.dataset.vocabulary)
 
 
 def wrong_batch(own: np.ndarray, given: np.ndarray, seed: int = 0) -> tuple[list[int], list[int]]:

@@ -19,7 +19,7 @@
 ``machine``         device, threads, memory, versions
 ``combination``     finished runs tested as one model
 ``tracking``        reports of epochs to a function or an object
-``trained``         a finished run as an object, saved as one folder
+``trained``         a finished run as an object that scores and searches
 ``plan``            what a run would do, without training
 ``words``           parameters as words of a command line
 ==================  ==================================================================================

@@ -1,8 +1,7 @@
-"""Trained models: a finished run as an object that scores, searches, and is saved as one folder."""
+"""Trained models: a finished run as an object that scores and searches."""
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,33 +14,17 @@ import torch
 from numpy.typing import NDArray
 
 from nclib.common.checks import check_squares
-from nclib.common.files import write_atomically
-from nclib.common.options import make
-from nclib.common.version import VERSION
 from nclib.data import Vocabulary
 from nclib.data.dataset import Captions
-from nclib.data.tokeniser import tokenise
-from nclib.methods.base import METHODS
-from nclib.models import Matcher, build
-from nclib.runs import checkpoint
-from nclib.runs.digests import check_folder, settle, together
-from nclib.runs.identity import without_removed
+from nclib.models import Matcher
 from nclib.runs.loop import epoch_arrays
-from nclib.runs.machine import choose_device
-from nclib.runs.pairs import PairExperiment, sizes_of
+from nclib.runs.pairs import PairExperiment
 from nclib.runs.record import Record
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Array = NDArray[Any]
-WEIGHTS, SETTINGS, WORDS, CARD, PAIRS = FILES = (
-    "model.safetensors",
-    "settings.json",
-    "vocabulary.json",
-    "README.md",
-    "pairs.csv",
-)
 SHOWN = 10  # unknown words that a warning names
 
 
@@ -54,11 +37,9 @@ class TrainedModel:
     networks : list of Matcher
         In evaluation mode; scores are the mean of their similarities.
     vocabulary : Vocabulary
-    settings : dict
-        ``method``, ``method_options``, ``model``, ``model_options``, ``sizes``, and the facts of the card.
     images : ndarray, (N, R, F), optional
         Pictures that :meth:`search` looks through: the test split of the run.
-    told : list of str, optional
+    captions : list of str, optional
         The first caption of each of these pictures.
     names : list of str, optional
         Their names, which the data set ``own`` knows.
@@ -68,9 +49,8 @@ class TrainedModel:
 
     networks: list[Matcher]
     vocabulary: Vocabulary
-    settings: dict[str, Any]
     images: Any = None
-    told: list[str] | None = None
+    captions: list[str] | None = None
     names: list[str] | None = None
     matched: pd.DataFrame | None = None
 
@@ -83,13 +63,7 @@ class TrainedModel:
         names other words that it lacks.
         """
         texts = [captions] if isinstance(captions, str) else list(captions)
-        found, width = np.asarray(images), self.settings["sizes"]["feature_dim"]
-        if found.dtype.kind not in "fiu" or found.ndim != 3 or found.shape[2] != width:
-            raise ValueError(
-                f"images must be features, (pictures, regions, {width}), made as those that the model was "
-                f"trained on; got {found.dtype} of shape {found.shape}"
-            )
-        x = torch.tensor(found, dtype=torch.float32)
+        x = torch.tensor(np.asarray(images), dtype=torch.float32)
         check_squares("images, row", x.numpy())
         packed = Captions(*self.vocabulary.encode_all(texts), self.vocabulary)
         self._check_words(texts, packed)
@@ -111,7 +85,7 @@ class TrainedModel:
         """
         import pandas as pd
 
-        known = {"picture": self.names, "caption": self.told} if images is None else {}
+        known = {"picture": self.names, "caption": self.captions} if images is None else {}
         images = self.images if images is None else images
         if images is None:
             raise ValueError("there are no pictures to search; give images, (pictures, regions, numbers)")
@@ -149,43 +123,17 @@ class TrainedModel:
         such probability.
         """
         if self.matched is None:
-            raise ValueError(f"the method {self.settings['method']!r} keeps no probability of its pairs")
+            raise ValueError("the method of this run keeps no probability of its pairs")
         return self.matched
-
-    def save(self, folder: str | PathLike[str]) -> Path:
-        """Write weights (safetensors), settings, vocabulary, pairs and a card into a folder; return it.
-
-        ``SHA256SUMS`` lists their digests, as ``sha256sum -c`` reads them; :func:`nclib.load` checks them.
-        A model that was saved there before is replaced as a whole, or not at all.
-        """
-        folder = Path(folder)
-        with together(folder, whole=True) as new:
-            checkpoint.save(new / WEIGHTS, {"networks": [net.state_dict() for net in self.networks]})
-            self.vocabulary.to_json(new / WORDS)
-            write_atomically(new / SETTINGS, json.dumps(self.settings, indent=1))
-            if self.matched is not None:
-                write_atomically(new / PAIRS, self.matched.to_csv(index=False))
-            write_atomically(new / CARD, self._card())
-        return folder
-
-    def _card(self) -> str:
-        s = self.settings
-        facts = "\n".join(f"- {name}: {value}" for name, value in s["facts"].items())
-        how = 'import nclib\n\nmodel = nclib.load("this folder")\nmodel.score(region_features, ["a caption"])'
-        return (
-            f"# {s['model']} trained by {s['method']}\n\nAn image-text retrieval model, made with nclib "
-            f"{s['nclib']}.\n\n{facts}\n\nThe recalls are those of the epoch that validation selected, on "
-            f"the test split of the data above.\n\n```python\n{how}\n```\n"
-        )
 
 
 def load(source: Record | str | PathLike[str], device: str = "cpu") -> TrainedModel:
-    """Load a finished run on pairs, or a folder that :meth:`TrainedModel.save` wrote.
+    """Load a finished run on pairs.
 
     Parameters
     ----------
     source : Record or path
-        A record, its folder, or a saved folder.
+        A record, or the folder of its run.
     device : str
         ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ...
 
@@ -196,62 +144,31 @@ def load(source: Record | str | PathLike[str], device: str = "cpu") -> TrainedMo
     Raises
     ------
     FileNotFoundError, ValueError
-        When the folder holds neither, the run was on labels, or a file is damaged, missing, or not the one
-        that was saved.
+        When the folder holds no run, the run was on labels, or a file is damaged, missing, or another one.
     """
-    if isinstance(source, Record):
-        return _from_run(source, device)
-    folder = Path(source).expanduser()
-    settle(folder)
-    if (folder / SETTINGS).is_file():
-        return _from_folder(folder, device)
-    if (folder / "record.json").is_file():
-        return _from_run(Record.load(folder / "record.json"), device)
-    raise FileNotFoundError(
-        f"{folder} holds neither {SETTINGS} of a saved model nor the record.json of a run"
-    )
-
-
-def _from_run(record: Record, device: str) -> TrainedModel:
-    if record.task != "pairs":
-        raise ValueError(f"{record.name} is a run on labels; only runs on pairs load as a model")
     import pandas as pd
 
+    record = source if isinstance(source, Record) else Record.load(Path(source).expanduser() / "record.json")
+    if record.task != "pairs":
+        raise ValueError(f"{record.name} is a run on labels; only runs on pairs load as a model")
     runs = [record]
     if record.settings.get("networks", 1) > 1:  # each stands in a run of its own beside the record
         beside = Path(record.folder).parent
         runs = [Record.load(beside / name / "record.json") for name in record.parts]
-    opened = [PairExperiment(record.settings["method"]).open_run(run, device) for run in runs]
-    loaded = opened[0]
-    data = loaded.dataset
-    named = ("method", "method_options", "model", "model_options")
-    facts = {name: record.settings[name] for name in ("dataset", "mrate", "protocol", "seed", "preset")}
-    facts |= {name: round(value, 1) for name, value in record.metrics["test"].items() if name[-3:-1] == "_r"}
-    settings = {
-        **{name: record.settings[name] for name in named},
-        "sizes": sizes_of(data),
-        # One of the two ways in which the data sets here cut captions.
-        "treebank": len(data.vocabulary.encode("a,b")) > len(data.vocabulary.encode("a")),
-        "nclib": VERSION,
-        "facts": {**facts, "run": record.name},
-    }
-    matched = None
-    if found := [p for run in runs for p in _probabilities(run.folder)]:
-        of, names = loaded.noise.image_of, data.train.details.get("pictures")
-        matched = pd.DataFrame(
-            {"caption": np.arange(len(of)), "image": of, "p_clean": np.mean(found, axis=0)}
-        )
+    loaded = [PairExperiment(record.settings["method"]).open_run(run, device) for run in runs]
+    data, matched = loaded[0].dataset, None
+    if p_clean := [p for run in runs for p in _probabilities(run.folder)]:
+        of, names = loaded[0].noise.image_of, data.train.details.get("pictures")
+        matched = pd.DataFrame({"caption": range(len(of)), "image": of, "p_clean": np.mean(p_clean, axis=0)})
         if names is not None:
             matched["picture"] = [names[row] for row in of]
         matched["text"] = [data.train.captions.text(i) for i in range(len(of))]
     test = data.test
-    told = [test.captions.text(row * test.captions_per_image) for row in range(test.n_images)]
     return TrainedModel(
-        [network for one in opened for network in one.trainer.networks],
+        [network for one in loaded for network in one.trainer.networks],
         data.vocabulary,
-        settings,
         test.images[:],
-        told,
+        [test.captions.text(row * test.captions_per_image) for row in range(test.n_images)],
         test.details.get("pictures"),
         matched,
     )
@@ -262,28 +179,3 @@ def _probabilities(folder: str) -> list[Array]:
     kept = epoch_arrays(folder)
     last = next((kept[e] for e in sorted(kept, reverse=True) if "p_clean" in kept[e]), {})
     return [last[name] for name in ("p_clean", "p_clean_b") if name in last]
-
-
-def _from_folder(folder: Path, device: str) -> TrainedModel:
-    import pandas as pd
-
-    check_folder(folder, FILES)
-    at = choose_device(device)
-    try:
-        settings = json.loads((folder / SETTINGS).read_text("utf8"))
-        name = settings["method"]
-        own = without_removed(METHODS, name, settings["method_options"])
-        method = METHODS[name].factory(make(METHODS.options(name), own))
-        weights = checkpoint.load(folder / WEIGHTS)["networks"]
-        networks = []
-        with torch.random.fork_rng(devices=[]):
-            for state in weights:
-                plain = build(settings["model"], **settings["sizes"], **(settings["model_options"] or {}))
-                network = method.prepare(plain)
-                network.load_state_dict(state)
-                networks.append(network.to(at).eval())
-        words = Vocabulary.from_json(folder / WORDS, tokenise=tokenise if settings["treebank"] else None)
-    except (KeyError, TypeError, AttributeError, RuntimeError, ValueError) as error:
-        raise ValueError(f"{folder} is not a saved model that can be loaded here: {error}") from error
-    matched = pd.read_csv(folder / PAIRS) if (folder / PAIRS).is_file() else None
-    return TrainedModel(networks, words, settings, matched=matched)

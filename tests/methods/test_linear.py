@@ -77,12 +77,12 @@ def test_the_result_does_not_depend_on_threads_or_a_draw(tmp_path: Path) -> None
     assert first.metrics["test"]["rsum"] == again.metrics["test"]["rsum"]
 
 
-def test_a_saved_model_reads_captions_and_finds_pictures(tmp_path: Path) -> None:
+def test_a_loaded_model_reads_captions_and_finds_pictures(tmp_path: Path) -> None:
     record = run(tmp_path / "runs", mrate=0.0)
-    saved = nclib.load(nclib.load(record).save(tmp_path / "model"))
+    loaded = nclib.load(record.folder)
     opened = nclib.open_run(record)
     test = opened.dataset.test
-    score = saved.score(test.images[:], [test.captions.text(i) for i in range(5)])
+    score = loaded.score(test.images[:], [test.captions.text(i) for i in range(5)])
     np.testing.assert_allclose(score, opened.trainer.score(test)[:, :5].numpy(), atol=1e-6)
 
 

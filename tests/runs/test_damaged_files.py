@@ -47,16 +47,12 @@ def read_model(folder: Path) -> Any:
     model = nclib.load(folder)
     images = np.random.default_rng(0).normal(size=(3, 12, 32)).astype(np.float32)
     words = [" ".join(model.vocabulary.words[4:9]), " ".join(model.vocabulary.words[-5:])]
-    return fact([model.score(images, words), model.pairs().to_csv(), model.settings])
+    return fact([model.score(images, words), model.pairs().to_csv()])
 
 
 def make_table(folder: Path) -> None:
     records = [run(folder.with_name("runs"), seed=seed) for seed in (0, 1)]
     nclib.runs.append(folder / "grid.csv", records)
-
-
-def make_model(folder: Path) -> None:
-    nclib.load(run(folder.with_name("runs"))).save(folder)
 
 
 def make_noise(folder: Path) -> None:
@@ -129,7 +125,6 @@ class Kept:
 KEPT = {
     "records": Kept(lambda at: fact([one.record().content() for one in store.stored(at)]), make_table),
     "run": Kept(read_run, run),
-    "saved model": Kept(read_model, make_model),
     "noise": Kept(read_noise, make_noise),
     "vocabulary": Kept(lambda at: nclib.data.Vocabulary.from_json(at / "words.json").words, make_words),
     "generated data": Kept(

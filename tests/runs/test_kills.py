@@ -24,7 +24,7 @@ import pytest
 from small import fact, made
 
 STEPS = ("replace", "unlink", "rmdir", "fsync")
-KINDS = ("table", "saved model", "stored run", "measurement", "audit's work")
+KINDS = ("table", "stored run", "measurement", "audit's work")
 
 Write = Callable[[Path, int], object]
 Read = Callable[[Path], Any]
@@ -69,7 +69,6 @@ def kinds(root: Path) -> dict[str, tuple[Write, Read]]:
         nclib.run("ncr", out=str(root / "runs"), seed=i, progress=False, data_options=data, **short)
         for i in (0, 1)
     ]
-    models = [nclib.load(one) for one in run]
     demo.DEMO = root / "demo"
 
     def table(folder: Path, i: int) -> None:
@@ -81,10 +80,6 @@ def kinds(root: Path) -> dict[str, tuple[Write, Read]]:
         tables._rows.cache_clear()
         record = load_record(folder / "g.csv" / "a")
         return record.metrics, record.curves, len(nclib.table(folder))
-
-    def model(folder: Path) -> Any:
-        one = nclib.load(folder)
-        return one.score(np.ones((2, 12, 32)), [one.vocabulary.words[5]]), one.pairs().to_csv(), one.settings
 
     def stored(folder: Path) -> Any:
         demo.DEMO = folder
@@ -98,7 +93,6 @@ def kinds(root: Path) -> dict[str, tuple[Write, Read]]:
     keep = demo.Keep(last=("p_clean",), weights=True)
     return {
         "table": (table, rows),
-        "saved model": (lambda folder, i: models[i].save(folder), model),
         "stored run": (lambda folder, i: demo.store(run[i], folder / "ncr" / "one", keep), stored),
         "measurement": (lambda folder, i: measurements.write(folder / "m.json", {"i": i}), measured),
         "audit's work": (lambda folder, i: audited(root, folder) if i else None, lambda f: audited(root, f)),
