@@ -45,7 +45,7 @@ def run(words: Words) -> int:
     """
     from nclib import label_noise, methods
     from nclib.runs import experiment_of
-    from nclib.runs.plan import described, parameters, plan
+    from nclib.runs.plan import parameters, plan, plan_text
     from nclib.runs.words import options_of
 
     own, words = _importing().parse_known_args(words)
@@ -65,7 +65,7 @@ def run(words: Words) -> int:
     settings = experiment.resolve(**options_of(others, experiment.parameters()))
     if asked.dry_run:
         planned = plan(settings)
-        print(json.dumps(planned) if asked.json else described(planned))
+        print(json.dumps(planned) if asked.json else plan_text(planned))
         return 0
     record = experiment.run(settings, progress=not (asked.quiet or asked.json))
     print(json.dumps(asdict(record)) if asked.json else Path(record.folder) / "record.json")
@@ -263,10 +263,10 @@ def main(words: Words | None = None) -> int:
     words = sys.argv[1:] if words is None else list(words)
     again = "; the same command continues"
     more = {"run": f"{again} from the last finished epoch", "audit": again}.get(words[0] if words else "", "")
-    return guarded("nclib", lambda: _choose("", main, words, COMMANDS), more)
+    return exit_status("nclib", lambda: _choose("", main, words, COMMANDS), more)
 
 
-def guarded(name: str, do: Callable[[], int], continues: str = "") -> int:
+def exit_status(name: str, do: Callable[[], int], continues: str = "") -> int:
     """Return the exit status of a command; its errors, and the end of its reader, end it as one line.
 
     Parameters

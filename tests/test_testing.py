@@ -122,7 +122,6 @@ METHOD_MISTAKES = [  # members of a class, or a class; the error; what it names
 ]
 
 
-@pytest.mark.filterwarnings("ignore:no step was taken")
 @pytest.mark.parametrize(("members", "error", "named"), METHOD_MISTAKES)
 def test_a_mistake_in_a_method_is_named(members, error, named):
     with pytest.raises(error) as caught:

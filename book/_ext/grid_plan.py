@@ -28,7 +28,7 @@ sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))  # baselines
 from baselines import weights
 
 from nclib.common.importing import import_own
-from nclib.runs.variant import named
+from nclib.runs.variant import published_name
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 GRIDS = ROOT / "book" / "grids"
@@ -147,7 +147,7 @@ def label(run: dict[str, Any]) -> str:
     extra: dict[str, None] = {}  # an ordered set: published weights are named once, whatever they are for
     for key, value in sorted(run.items()):
         parts = value.items() if isinstance(value, dict) else [(key, value)]
-        extra |= {} if key in NAMED else dict.fromkeys(named(v) or f"{k}={v}" for k, v in parts)
+        extra |= {} if key in NAMED else dict.fromkeys(published_name(v) or f"{k}={v}" for k, v in parts)
     return re.sub(r"[^\w.=+,-]", "_", "-".join([*usual, *extra]))
 
 
@@ -156,7 +156,7 @@ def told(arguments: Mapping[str, Any]) -> str:
     found = {k: v for k, v in arguments.items() if k != "seed"}
     for part in {"data_options", "model_options"} & found.keys():
         given = {k: v for k, v in found[part].items() if k != "root"}
-        found[part] = {k: named(v) or v for k, v in given.items()}
+        found[part] = {k: published_name(v) or v for k, v in given.items()}
     return json.dumps({k: v for k, v in found.items() if v != {}}, sort_keys=True)
 
 
@@ -271,7 +271,7 @@ def lacking_data(runs: Collection[Planned]) -> dict[str, str]:
         if key not in seen:
             seen[key] = lacking_files(name, options)
         parts = ("data_options", "model_options")
-        files = [v for part in parts for v in (run.settings.get(part) or {}).values() if named(v)]
+        files = [v for part in parts for v in (run.settings.get(part) or {}).values() if published_name(v)]
         said = {v: weights.problem(pathlib.Path(v).expanduser()) for v in files}
         lines = [seen[key], *(f"{place}: {problem}" for place, problem in said.items() if problem)]
         if any(lines):

@@ -14,7 +14,7 @@ from typing import Any
 
 from nclib.common.npy import npy_header
 from nclib.runs import variant
-from nclib.runs.words import flattened
+from nclib.runs.words import flatten
 
 PLACE = "weights"
 """Folder below that of the papers' data."""
@@ -43,7 +43,7 @@ class Weights:
 
 
 def _config(folder: Path) -> dict[str, Any]:
-    return flattened(json.loads((folder / "config.json").read_text("utf8")))
+    return flatten(json.loads((folder / "config.json").read_text("utf8")))
 
 
 def _shapes(folder: Path) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import ncbook
 import nclib
 from ncbook import verify as verifying
 from ncbook.measurements import standing
-from nclib.cli import guarded
+from nclib.cli import exit_status
 from nclib.runs import append
 
 
@@ -198,4 +198,4 @@ def main(words: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if words is None else list(words)
     options = _parser().parse_args(words)
     more = "; the same command continues from the last finished epoch" if "--run" in words else ""
-    return guarded("ncbook", lambda: options.do(options), more)
+    return exit_status("ncbook", lambda: options.do(options), more)

@@ -27,7 +27,7 @@ import nclib
 from nclib.runs import LoadedRun, Record, checkpoint, epoch_arrays, experiment_of
 from nclib.runs.digests import LIST, NEXT, check_folder, settle, together
 from nclib.runs.identity import naming
-from nclib.runs.record import completed
+from nclib.runs.record import completed_settings
 from nclib.runs.request import outdated
 from nclib.runs.store import requests
 
@@ -122,7 +122,7 @@ def stored_run(method: str, **values: Any) -> Record:
     others = []
     for record in stored_runs():
         if record.settings["method"] == method:
-            settings = completed(record.settings)  # its method may be registered since it was read
+            settings = completed_settings(record.settings)  # its method may be registered since it was read
             unlike = wanted.unlike(vars(record) | {"settings": settings})
             if not unlike:
                 return record

@@ -22,7 +22,7 @@ from nclib.common.options import rules
 from nclib.data.registry import datasets
 from nclib.methods.decl import published_warmup
 from nclib.runs.combination import JOINED, parts_of
-from nclib.runs.variant import in_words, named
+from nclib.runs.variant import in_words, published_name
 from nclib.runs.words import words_of
 
 MODELS = {  # printed name -> model; others are spelt alike
@@ -66,7 +66,7 @@ class RunSpec:
         """The options as text, as :func:`nclib.runs.variant.variant` writes them."""
         usual = {"word_vectors"} | ({"warmup_epochs"} if self.method == "decl" else set())  # of its paper
         own = {k: v for k, v in self.options.items() if k not in usual}
-        return in_words({k: named(v) or v for k, v in own.items()})
+        return in_words({k: published_name(v) or v for k, v in own.items()})
 
     @property
     def label(self) -> str:

@@ -16,7 +16,7 @@ import pandas as pd
 
 from ncbook.marks import OUTDATED
 from nclib.common.files import digest, write_atomically
-from nclib.runs.digests import checked, locked, together
+from nclib.runs.digests import lock_of, read_checked, together
 
 MEASURED = Path(__file__).resolve().parents[1] / "measured"
 ROOT = MEASURED.parents[1]
@@ -32,7 +32,7 @@ def measurement(name: str) -> dict[str, Any]:
         When the file was changed, or has no digest in ``SHA256SUMS`` beside it.
     """
     path = MEASURED / f"{name}.json"
-    found: dict[str, Any] = json.loads(checked(path))
+    found: dict[str, Any] = json.loads(read_checked(path))
     return found
 
 
@@ -146,7 +146,7 @@ def write(path: Path, content: object) -> None:
         rows = ",\n  ".join(map(json.dumps, content["rows"]))
         text = json.dumps({**content, "rows": []}, indent=1)
         text = text.replace('"rows": []', f'"rows": [\n  {rows}\n ]', 1)
-    with locked(path.parent), together(path.parent) as new:
+    with lock_of(path.parent), together(path.parent) as new:
         write_atomically(new / path.name, text + "\n")
 
 

@@ -18,8 +18,8 @@ from nclib.runs.collapse import CURVES, collapse
 from nclib.runs.frame import frame_of, row
 from nclib.runs.record import RECALLS as OF_SUM
 from nclib.runs.record import Record
-from nclib.runs.store import Stored, find, stored
-from nclib.runs.variant import NAMED, in_words, shown, usual_settings
+from nclib.runs.store import StoredRun, find, stored_records
+from nclib.runs.variant import NAMED, in_words, usual_settings, value_text
 
 RECORDED = Path(__file__).resolve().parents[1] / "results"  # the book's own records
 METRICS = ("seed", "rsum", "map_avg")
@@ -91,7 +91,7 @@ def load_runs(
         When ``ncbook`` is installed away from the book's folder.
     """
     rows: dict[str, list[dict[str, Any]]] = {"pairs": [], "labels": []}
-    for one in stored(folder or _own()):
+    for one in stored_records(folder or _own()):
         s = one.settings
         if (dataset is None or s.get("dataset") == dataset) and (preset is None or s.get("preset") == preset):
             rows[one.task].append({**row(one), **_derived(one)})
@@ -217,7 +217,7 @@ def recorded_run(method: str, **values: Any) -> Record | None:
     return find(_own(), settings) if RECORDED.is_dir() else None
 
 
-def _derived(one: Stored) -> dict[str, float]:
+def _derived(one: StoredRun) -> dict[str, float]:
     """Return what claims compare besides the columns of :func:`nclib.table`; see :class:`Runs`."""
     if one.task == "labels":
         return {}
@@ -281,7 +281,7 @@ def protocol_line(table: pd.DataFrame) -> str:
         return "No record."
 
     def values(column: str) -> list[str]:
-        return sorted({shown(v) for v in table[column].dropna()}) if column in table else []
+        return sorted({value_text(v) for v in table[column].dropna()}) if column in table else []
 
     def listed(words: str, column: str) -> str:
         found = values(column)

@@ -21,8 +21,8 @@ from nclib.data.registry import datasets
 from nclib.runs.identity import since
 from nclib.runs.paths import DATA
 from nclib.runs.record import Record
-from nclib.runs.store import stored
-from nclib.runs.tables import Stored, numbers
+from nclib.runs.store import stored_records
+from nclib.runs.tables import StoredRun, numbers
 from nclib.runs.tasks import experiment_of
 
 STATES = ("same", "partly", "older", "near", "differs", "not made", "broken")  # as they are counted
@@ -126,7 +126,7 @@ def make_again(record: Record, out: str | Path, root: str = "") -> Record:
     return experiment.run(settings, progress=False)
 
 
-def verified(one: Stored, root: str = "") -> tuple[str, str, int]:
+def verified(one: StoredRun, root: str = "") -> tuple[str, str, int]:
     """Make a stored run again; return how it compares, in a word and in a line, and the number of values.
 
     The word is one of :data:`STATES`, ``not made`` for a run that fails.
@@ -177,7 +177,7 @@ def verify(folder: Path, sample: int = 20, seed: int = 0, match: str = "", root:
     """
     check({"sample": Rule(int, low=0)}, sample=sample)
     broken: list[str] = []
-    every = [one for one in stored(folder, broken=broken) if match in str(one.path)]
+    every = [one for one in stored_records(folder, broken=broken) if match in str(one.path)]
     broken = [said for said in broken if match in said]
     if not every and not broken:
         raise ValueError(f"{folder} holds no record with {match!r} in its path")

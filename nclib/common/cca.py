@@ -77,11 +77,11 @@ def tf_idf(counts: Any, weights: Array) -> Any:
         A row is 0 where the caption has none of these words.
     """
     kept = np.flatnonzero(weights)
-    found = counts[:, kept].copy()
-    found.data = (1 + np.log(found.data)) * weights[kept][found.indices]
-    length = np.sqrt(np.asarray((found * found).sum(1)).ravel())
-    found.data /= np.repeat(np.maximum(length, TINY), np.diff(found.indptr))
-    return found
+    weighted = counts[:, kept].copy()
+    weighted.data = (1 + np.log(weighted.data)) * weights[kept][weighted.indices]
+    length = np.sqrt(np.asarray((weighted * weighted).sum(1)).ravel())
+    weighted.data /= np.repeat(np.maximum(length, TINY), np.diff(weighted.indptr))
+    return weighted
 
 
 def canonical(cxx: Array, cxt: Array, ctt: Array) -> tuple[Array, Array, Array]:

@@ -65,13 +65,13 @@ def check_array(what: str, array: Any, kinds: str, *shape: int | str) -> None:
     *shape : int or str
         Size of each axis; a word in place of any size of at least one.
     """
-    dtype, found = getattr(array, "dtype", None), tuple(getattr(array, "shape", ()))
+    dtype, sizes = getattr(array, "dtype", None), tuple(getattr(array, "shape", ()))
     fits = (
         isinstance(dtype, np.dtype)
         and dtype.isnative
         and any(dtype.kind in KINDS[kind] if kind in KINDS else dtype == kind for kind in kinds.split(" or "))
-        and len(found) == len(shape)
-        and all(n == size if isinstance(size, int) else n > 0 for n, size in zip(found, shape, strict=True))
+        and len(sizes) == len(shape)
+        and all(n == size if isinstance(size, int) else n > 0 for n, size in zip(sizes, shape, strict=True))
     )
     if not fits:
         wanted = ", ".join(map(str, shape)) + "," * (len(shape) == 1)

@@ -161,17 +161,17 @@ def content_digest(path: str | os.PathLike[str]) -> str:
     stat, now = path.stat(), time.time()
     if stat.st_size < SMALL:
         return digest(path)
-    place = str(path.resolve())
-    kept = cache_folder() / "digests" / digest(place)
+    where = str(path.resolve())
+    kept = cache_folder() / "digests" / digest(where)
     stamp = f"{stat.st_size} {stat.st_mtime_ns} {stat.st_ctime_ns}"
     with contextlib.suppress(OSError, ValueError):
-        found, bound = kept.read_text("utf8").split()
-        if bound == digest([place, stamp, found]):
-            return found
+        known, bound = kept.read_text("utf8").split()
+        if bound == digest([where, stamp, known]):
+            return known
     made = digest(path)
     if now - max(stat.st_mtime, stat.st_ctime) > SETTLED:
         with contextlib.suppress(OSError):  # without a cache it is made again
-            write_atomically(kept, f"{made} {digest([place, stamp, made])}\n")
+            write_atomically(kept, f"{made} {digest([where, stamp, made])}\n")
     return made
 
 

@@ -26,10 +26,10 @@ def import_own(what: str | Path, root: Path = Path()) -> None:
     ValueError
         If it is none of these, or has the name of another module that is in use.
     """
-    place = (root / what).resolve()
-    file = place / "__init__.py" if place.is_dir() else place
+    path = (root / what).resolve()
+    file = path / "__init__.py" if path.is_dir() else path
     if file.suffix == ".py" and file.is_file():
-        names, folder = [place.stem], place.parent
+        names, folder = [path.stem], path.parent
         while (folder / "__init__.py").is_file():
             names, folder = [folder.name, *names], folder.parent
         name = ".".join(names)
@@ -38,14 +38,14 @@ def import_own(what: str | Path, root: Path = Path()) -> None:
             raise ValueError(f"import {what}: {name!r} is the name of another module; rename the file")
         if str(folder) not in sys.path:
             sys.path.insert(0, str(folder))
-    elif not _found(name := str(what)):
+    elif not _is_module(name := str(what)):
         raise ValueError(
             f"import {what}: must be a Python file, a folder with __init__.py, or the name of a module"
         )
     importlib.import_module(name)
 
 
-def _found(module: str) -> bool:
+def _is_module(module: str) -> bool:
     """Return whether Python finds a module."""
     try:
         return importlib.util.find_spec(module) is not None

@@ -72,7 +72,7 @@ def check_terms(terms: Any, step: Callable[..., Any]) -> Terms:
     """Return the loss terms of an optimiser step; a TypeError unless they are scalars with gradient."""
     values = list(terms.values()) if isinstance(terms, dict) else []
     if not values or not all(isinstance(v, Tensor) and not v.ndim and v.requires_grad for v in values):
-        got = {name: _shown(value) for name, value in terms.items()} if values else _shown(terms)
+        got = {name: _type_text(value) for name, value in terms.items()} if values else _type_text(terms)
         raise TypeError(
             f"{step.__qualname__} gave {got}; it must give named scalar tensors with gradient, such as "
             "{'loss': loss.mean()}"
@@ -83,7 +83,9 @@ def check_terms(terms: Any, step: Callable[..., Any]) -> Terms:
 def check_pair_values(values: Any, n: int, caller: str) -> Tensor:
     """Return what a function gave for ``n`` pairs; a TypeError unless it has one row per pair."""
     if not (isinstance(values, Tensor) and values.ndim and len(values) == n):
-        raise TypeError(f"the function of {caller} gave {_shown(values)}; it must give a tensor ({n}, ...)")
+        raise TypeError(
+            f"the function of {caller} gave {_type_text(values)}; it must give a tensor ({n}, ...)"
+        )
     return values
 
 
@@ -92,7 +94,7 @@ def check_plain(value: Any, method: Callable[..., Any], *, tensors: bool = False
 
     A TypeError names the first value that neither a record in JSON nor a checkpoint can hold.
     """
-    wrong = _not_plain(value, "", tensors) if isinstance(value, Mapping) else _shown(value)
+    wrong = _not_plain(value, "", tensors) if isinstance(value, Mapping) else _type_text(value)
     if wrong:
         allowed = "numbers, text, lists, tuples and dicts" + (" of these or tensors" if tensors else "")
         raise TypeError(f"{method.__qualname__} gave {wrong}; it must give a dict of {allowed}")
@@ -104,13 +106,13 @@ def _not_plain(tree: Any, at: str, tensors: bool) -> str:
     if tree is None or isinstance(tree, (bool, int, float, str)) or (tensors and isinstance(tree, Tensor)):
         return ""
     if not isinstance(tree, (Mapping, list, tuple)):
-        return f"{at!r} as {_shown(tree)}"
+        return f"{at!r} as {_type_text(tree)}"
     inner: Iterable[tuple[Any, Any]] = tree.items() if isinstance(tree, Mapping) else enumerate(tree)
-    found = (_not_plain(value, f"{at}.{key}" if at else str(key), tensors) for key, value in inner)
-    return next(filter(None, found), "")
+    faults = (_not_plain(value, f"{at}.{key}" if at else str(key), tensors) for key, value in inner)
+    return next(filter(None, faults), "")
 
 
-def _shown(value: Any) -> str:
+def _type_text(value: Any) -> str:
     """Return the type of a value in words, of a tensor its shape as well."""
     if not isinstance(value, Tensor):
         return f"{type(value).__name__} {value!r:.40}"

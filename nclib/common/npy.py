@@ -63,9 +63,9 @@ def read_npy(path: str | os.PathLike[str], *, mapped: bool = False) -> np.ndarra
     """
     try:
         npy_header(path, any_order=True)
-        found: np.ndarray = np.load(path, mmap_mode="r" if mapped else None, allow_pickle=False)
+        array: np.ndarray = np.load(path, mmap_mode="r" if mapped else None, allow_pickle=False)
     except OSError as error:
         raise ValueError(
             f"{path} cannot be read as a .npy file of numbers: {error.strerror or error}"
         ) from None
-    return found
+    return array

@@ -63,7 +63,7 @@ class Rule:
         if self.choices is not None:
             kinds = ["one of " + ", ".join(repr(c) for c in self.choices)]
         bounds = {"above": self.above, "at least": self.low, "at most": self.high, "below": self.below}
-        limits = " and ".join(f"{word} {_shown(x)}" for word, x in bounds.items() if x is not None)
+        limits = " and ".join(f"{word} {_limit_text(x)}" for word, x in bounds.items() if x is not None)
         return "must be " + " or ".join(kinds) + (", " + limits if limits else "")
 
     def about(self) -> str:
@@ -99,7 +99,7 @@ class Rule:
         return self.kind(value) if self.kind in WORDS and value is not None and not self.other else value
 
 
-def _shown(limit: float) -> str:
+def _limit_text(limit: float) -> str:
     """Return a limit as text, a whole number with all its digits."""
     return str(limit) if isinstance(limit, int) else f"{limit:g}"
 
@@ -204,7 +204,7 @@ def defaults(cls: type) -> dict[str, Any]:
     return {f.name: f.default for f in dataclasses.fields(cls) if f.default is not dataclasses.MISSING}
 
 
-def needed(cls: type) -> list[str]:
+def needed_options(cls: type) -> list[str]:
     """Return the names of the fields without a default."""
     unset = dataclasses.MISSING
     return [f.name for f in dataclasses.fields(cls) if f.default is unset and f.default_factory is unset]
@@ -224,19 +224,19 @@ def did_you_mean(name: object, known: Iterable[str]) -> str:
 
 def problems(values: Mapping[str, Any], allowed: Mapping[str, Rule]) -> list[str]:
     """List, one sentence each, unknown names, with the nearest known one, and values that are not allowed."""
-    found = []
+    texts = []
     for name, value in values.items():
         if name not in allowed:
             hint = did_you_mean(name, allowed) or f"; there are {', '.join(allowed)}"
-            found.append(f"unknown parameter {name!r}{hint}")
+            texts.append(f"unknown parameter {name!r}{hint}")
         elif not allowed[name].accepts(value):
-            found.append(f"{name}={value!r}: {allowed[name].describe()}")
-    return found
+            texts.append(f"{name}={value!r}: {allowed[name].describe()}")
+    return texts
 
 
-def refuse(found: Iterable[str], about: str = "bad parameters") -> None:
+def refuse(faults: Iterable[str], about: str = "bad parameters") -> None:
     """Raise a ValueError that lists what was found wrong, unless that is nothing."""
-    if listed := "; ".join(found):
+    if listed := "; ".join(faults):
         raise ValueError(f"{about}: {listed}")
 
 
@@ -252,12 +252,12 @@ def check(allowed: Mapping[str, Rule], /, **values: Any) -> None:
     refuse(problems(values, allowed))
 
 
-def missing(cls: type, values: Mapping[str, Any]) -> list[str]:
+def missing_options(cls: type, values: Mapping[str, Any]) -> list[str]:
     """List, one sentence each, the options without a default that are not given."""
     return [
         f"{k} is needed: {rule.about()}"
         for k, rule in rules(cls).items()
-        if k in needed(cls) and k not in values
+        if k in needed_options(cls) and k not in values
     ]
 
 
@@ -270,7 +270,7 @@ def make(cls: type[T], values: Mapping[str, Any]) -> T:
         Naming each unknown parameter, each value out of range, with what is allowed, and each that lacks.
     """
     allowed = rules(cls)
-    refuse([*problems(values, allowed), *missing(cls, values)])
+    refuse([*problems(values, allowed), *missing_options(cls, values)])
     return cls(**{k: allowed[k].taken(v) for k, v in values.items()})
 
 

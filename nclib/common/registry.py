@@ -28,8 +28,8 @@ class Entry(Generic[T]):
     @property
     def options(self) -> type[Options]:
         """Options of the factory: the dataclass ``Options`` of a class, the keywords of a function."""
-        found: type[Options] = getattr(self.factory, "Options", None) or options_of(self.factory)
-        return found
+        options: type[Options] = getattr(self.factory, "Options", None) or options_of(self.factory)
+        return options
 
 
 class Registry(Generic[T]):

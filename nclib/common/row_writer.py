@@ -96,12 +96,12 @@ def write_rows(
         for left in path.parent.glob(f".{escape(counter.name)}.*.part"):
             left.unlink()  # of a count whose process was killed
         if path.exists() and not replace:
-            if not part.exists() and _counted(counter, stamp) == n:
+            if not part.exists() and _finished_rows(counter, stamp) == n:
                 counter.unlink()  # stopped between the last two steps: the file is whole
                 return
             raise ConvertError(f"{path} is there already; remove it, or give --replace")
         whole = max(0, part.stat().st_size - len(header)) // row if part.exists() else 0
-        done = min(_counted(counter, stamp), whole)
+        done = min(_finished_rows(counter, stamp), whole)
         if done:
             print(f"{title}: {done:,} of {n:,} rows are there from an earlier attempt", file=sys.stderr)
         needed, free = (n - done) * row, shutil.disk_usage(path.parent).free
@@ -145,24 +145,24 @@ def write_rows(
 @contextmanager
 def _alone(path: Path) -> Iterator[None]:
     """Keep other processes from writing the rows of a file meanwhile."""
-    place = path.with_name(path.name + ".lock")
-    lock = FileLock(place, timeout=0)
+    lock_path = path.with_name(path.name + ".lock")
+    lock = FileLock(lock_path, timeout=0)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         lock.acquire()
     except Timeout:
         raise ConvertError(f"another process is writing {path}; wait for it, or end it") from None
     except OSError as error:
-        raise ConvertError(f"{place} cannot be written ({error.strerror})") from error
+        raise ConvertError(f"{lock_path} cannot be written ({error.strerror})") from error
     try:
         yield
     finally:
         with suppress(OSError):  # Windows removes it with the release
-            place.unlink()
+            lock_path.unlink()
         lock.release()
 
 
-def _counted(counter: Path, stamp: str) -> int:
+def _finished_rows(counter: Path, stamp: str) -> int:
     """Return the finished rows of an earlier attempt from the same source."""
     try:
         note = json.loads(counter.read_text("utf8"))

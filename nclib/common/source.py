@@ -45,12 +45,12 @@ def own_code(parts: Iterable[Any]) -> str:
     # 1. The places at which the parts and their bases are defined. 2. The statements there, and those that
     # bind what these use, until nothing is new. A class made by a function counts with the calls of it.
     lines, seen, ahead = set[str](), set[tuple[str, str]](), list[tuple[str, str]]()
-    for part in (part for part in parts if not _guarded(part)):
+    for part in (part for part in parts if not _is_guarded(part)):
         one = getattr(part, "func", part)  # of functools.partial
         lines |= {f"{part.args} {part.keywords}"} if one is not part else set()
         one = one if hasattr(one, "__qualname__") else type(one)
         for each in getattr(one, "__mro__", (one, object))[:-1]:  # without object
-            if each.__module__.split(".")[0] != _package(part) and _installed(each.__module__):
+            if each.__module__.split(".")[0] != _package(part) and _is_installed(each.__module__):
                 continue
             if version := vars(each).get("version"):
                 lines.add(f"{each.__qualname__} {version}")
@@ -63,20 +63,22 @@ def own_code(parts: Iterable[Any]) -> str:
     parts_at = set(ahead)
     while ahead:
         place = home, name = ahead.pop()
-        if place in seen or _guarded_module(home):
+        if place in seen or _is_guarded_module(home):
             continue
         seen.add(place)
         every, top = _statements(_text(home)), name.split(".")[0]
-        found = list(_binding(every, top)) if top else every
+        statements = list(_binding(every, top)) if top else every
         if "<locals>" in name:
-            found += [one for one in every if top in one.uses]
-        if not found and place in parts_at:  # made by type(), for example
-            found = every
-        for one in found:
+            statements += [one for one in every if top in one.uses]
+        if not statements and place in parts_at:  # made by type(), for example
+            statements = every
+        for one in statements:
             lines.add(one.text)
             ahead += [(home, used) for used in one.uses]
             inside = (resolve_name("." * level + name, _parent(home)) for level, name in one.imports)
-            ahead += [(module, "") for module in inside if module in sys.modules and not _installed(module)]
+            ahead += [
+                (module, "") for module in inside if module in sys.modules and not _is_installed(module)
+            ]
     return digest("\n".join(sorted(lines)))[:16] if lines else ""
 
 
@@ -92,7 +94,7 @@ def _binding(statements: list[Statement], name: str) -> Iterator[Statement]:
 @functools.lru_cache(maxsize=64)
 def _statements(text: str) -> list[Statement]:
     """Return the statements of a module, in order; of several names that one imports, a statement each."""
-    found = []
+    statements = []
     for node in (each for one in ast.parse(text).body for each in _apart(one)):
         line = ast.unparse(node)
         top = symtable.symtable(line, "", "exec")
@@ -102,8 +104,8 @@ def _statements(text: str) -> list[Statement]:
         inside = [each for each in ast.walk(node) if isinstance(each, ast.Import | ast.ImportFrom)]
         binds |= {alias.name for each in inside for alias in each.names if alias.name == "*"}
         imports = tuple(one for each in inside for one in _imports(each))
-        found.append(Statement(line, frozenset(binds), frozenset(uses), imports))
-    return found
+        statements.append(Statement(line, frozenset(binds), frozenset(uses), imports))
+    return statements
 
 
 def _apart(node: ast.stmt) -> Iterator[ast.stmt]:
@@ -158,12 +160,12 @@ def _parent(home: str) -> str:
     return getattr(sys.modules[home], "__package__", None) or home
 
 
-def _guarded(part: Any) -> bool:
+def _is_guarded(part: Any) -> bool:
     """Return whether golden runs hold the numbers of an object: of nclib or a package that declares it."""
-    return _guarded_module(_package(part))
+    return _is_guarded_module(_package(part))
 
 
-def _guarded_module(home: str) -> bool:
+def _is_guarded_module(home: str) -> bool:
     package = home.split(".")[0]
     return package == "nclib" or bool(getattr(sys.modules.get(package), "GOLDEN_RUNS", False))
 
@@ -175,7 +177,7 @@ def _package(part: Any) -> str:
 
 
 @functools.cache
-def _installed(module: str) -> bool:
+def _is_installed(module: str) -> bool:
     """Return whether a module comes with Python, is nclib's or is installed; a record holds some versions."""
     package = module.split(".")[0]
     file = getattr(sys.modules.get(package), "__file__", None)

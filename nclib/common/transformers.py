@@ -86,11 +86,11 @@ def load_tokenizer(source: str, option: str, reader: str = "text_words") -> Any:
     missing = ValueError(f"{option}={source!r} has no tokenizer's files, which {reader} needs")
     with quietly(library):
         try:
-            found = library.AutoTokenizer.from_pretrained(source, **SAFE)
+            tokenizer = library.AutoTokenizer.from_pretrained(source, **SAFE)
         except (OSError, ValueError) as error:
             raise missing from error
         except Exception as error:  # of the library's own parsers
             raise ValueError(f"{option}={source!r} has a damaged tokenizer's file ({error})") from None
-    if len(found) < 8:  # the library makes an empty one where the vocabulary's file is missing
+    if len(tokenizer) < 8:  # the library makes an empty one where the vocabulary's file is missing
         raise missing
-    return found
+    return tokenizer

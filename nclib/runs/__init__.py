@@ -252,8 +252,8 @@ def check_parameters(namespace: Mapping[str, Any], method: str | None, **extra: 
         own = set(extra) - set(experiment.parameters())
         return {name: value for name, value in experiment.check(values, extra).items() if name not in own}
     except ValueError as error:  # IPython shows it as its message alone: where it was found helps no reader
-        said = [f"{type(error).__name__}: {error}"]
-        error._render_traceback_ = lambda: said  # type: ignore[attr-defined]
+        lines = [f"{type(error).__name__}: {error}"]
+        error._render_traceback_ = lambda: lines  # type: ignore[attr-defined]
         raise
 
 

@@ -9,7 +9,7 @@ FALLEN = 0.75  # of the last warm-up epoch's validation score; below it training
 CURVES = ("phase", "val_rsum", "starved", "idle")  # what :func:`collapse` reads
 
 
-def starved(taken: Sequence[int], n_pairs: int, batch_size: int) -> list[int]:
+def starved_networks(taken: Sequence[int], n_pairs: int, batch_size: int) -> list[int]:
     """Return the networks that took one step in an epoch of data with at least two full batches.
 
     Parameters
@@ -26,7 +26,7 @@ def starved(taken: Sequence[int], n_pairs: int, batch_size: int) -> list[int]:
     return [network for network, n in enumerate(taken) if n == 1] if n_pairs >= 2 * batch_size else []
 
 
-def fallen(curves: Sequence[Mapping[str, Any]]) -> str:
+def validation_fall(curves: Sequence[Mapping[str, Any]]) -> str:
     """Say that the last epoch's validation rSum is below :data:`FALLEN` of that of the last warm-up epoch."""
     scores = {row.get("phase"): row["val_rsum"] for row in curves if "val_rsum" in row}  # the last of each
     before, now = scores.get("warm-up"), scores.get("training")
@@ -39,7 +39,7 @@ def collapse(curves: Sequence[Mapping[str, Any]]) -> str:
     """Say how a run on pairs collapsed, in a few words; empty where it did not.
 
     A run collapsed when a network trained on one batch of pairs or none in an epoch after warm-up, or when
-    the run is :func:`fallen`.
+    the run is :func:`validation_fall`.
 
     Parameters
     ----------
@@ -49,4 +49,4 @@ def collapse(curves: Sequence[Mapping[str, Any]]) -> str:
     trained = [row for row in curves if row.get("phase") == "training"]
     few = sum(bool(row.get("starved") or row.get("idle")) for row in trained)
     kept = f"trained on one batch of pairs or none in {few} of {len(trained)} epochs" if few else ""
-    return "; ".join(filter(None, (kept, fallen(curves))))
+    return "; ".join(filter(None, (kept, validation_fall(curves))))

@@ -48,15 +48,15 @@ def parts_of(arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
         raise ValueError(f"model and model_options join {' and '.join(map(str, sorted(sizes)))} values")
     if sizes and (n := arguments.get("networks", 1)) != 1:
         raise ValueError(f"networks={n}: models that are joined have one network each; leave it out")
-    found = []
+    parts = []
     for i in range(max(sizes, default=1)):
         own = {k: values[i] for k, values in joined.items()}
         part = {**arguments, **({"model_options": {**options, **own}} if own else {})}
-        found.append(part | ({"model": models[i]} if len(models) > 1 else {}))
-    if len(found) > 1 and all(part == found[0] for part in found):
-        first = len(found) * int(arguments.get("seed") or 0)
-        found = [part | {"seed": first + i} for i, part in enumerate(found)]
-    return found
+        parts.append(part | ({"model": models[i]} if len(models) > 1 else {}))
+    if len(parts) > 1 and all(part == parts[0] for part in parts):
+        first = len(parts) * int(arguments.get("seed") or 0)
+        parts = [part | {"seed": first + i} for i, part in enumerate(parts)]
+    return parts
 
 
 def combine(
@@ -93,13 +93,13 @@ def combine(
         run if isinstance(run, Record) else Record.load(Path(run).expanduser() / "record.json")
         for run in runs
     ]
-    settings = _joined(records)
+    settings = _joined_settings(records)
     name = f"{settings['method']}-{settings['model']}-{digest([record.name for record in records])[:8]}"
     experiment = PairExperiment(settings["method"])
     return experiment.combined(records, settings, Path(out).expanduser() / name, device)
 
 
-def _joined(records: Sequence[Record]) -> dict[str, Any]:
+def _joined_settings(records: Sequence[Record]) -> dict[str, Any]:
     """Return the settings of a combination, checked."""
     names = [record.name for record in records]
     if len(set(names)) < max(2, len(names)):

@@ -22,7 +22,7 @@ EXACT = 2**53  # the largest whole number up to which float64 has all of them
 Epochs = list[dict[str, Any]]
 
 
-def packed(curves: Mapping[str, Epochs], table: str) -> bytes:
+def pack_curves(curves: Mapping[str, Epochs], table: str) -> bytes:
     """Return the content of a NumPy file with the curves of runs by name, and the digest of their table."""
     epochs = [row for rows in curves.values() for row in rows]
     arrays = {"name": _lines(list(curves)), "epochs": np.array([len(rows) for rows in curves.values()], int)}
@@ -55,14 +55,14 @@ def _texts(lines: np.ndarray) -> list[str]:
     return lines.tobytes().decode("utf8").split("\n") if len(lines) else []
 
 
-def bound(data: bytes) -> str:
-    """Return the digest of the table to which a file of :func:`packed` belongs; empty in older files."""
+def table_digest(data: bytes) -> str:
+    """Return the digest of the table to which a file of :func:`pack_curves` belongs; empty in older files."""
     with np.load(io.BytesIO(data), allow_pickle=False) as file:
         return "".join(_texts(file["table"])) if "table" in file.files else ""
 
 
 class Curves:
-    """The curves in the content of a file of :func:`packed`.
+    """The curves in the content of a file of :func:`pack_curves`.
 
     Parameters
     ----------

@@ -26,7 +26,7 @@ ADVICE = "Take the file back from where it came, or make it again"
 TRIES, PAUSE = 20, 0.05  # looks at a file that another process replaces, seconds between them
 
 
-def locked(folder: Path) -> BaseFileLock:
+def lock_of(folder: Path) -> BaseFileLock:
     """Return the lock of a folder whose files have several writers; it may be taken again within itself."""
     folder.mkdir(parents=True, exist_ok=True)
     return FileLock(folder / LOCK, is_singleton=True)
@@ -37,7 +37,7 @@ def together(folder: Path, whole: bool = False) -> Iterator[Path]:
     """Give a folder for new files; when the block ends they replace those of ``folder``, all or none.
 
     A process that is killed at any moment leaves the former files or the new ones for :func:`digests` and
-    what reads by it. One writer at a time, see :func:`locked`.
+    what reads by it. One writer at a time, see :func:`lock_of`.
 
     Parameters
     ----------
@@ -85,7 +85,7 @@ def digests(folder: Path) -> dict[str, str]:
     return {name: stated for stated, _, name in (line.partition("  ") for line in lines)}
 
 
-def checked(path: Path, why: Callable[[Path], str] = lambda path: "") -> bytes:
+def read_checked(path: Path, why: Callable[[Path], str] = lambda path: "") -> bytes:
     """Return the content of a file, which must have the digest that its folder's list states.
 
     ``why`` says more about a file that has another one.
@@ -115,10 +115,10 @@ def check_folder(folder: Path, own: Iterable[str]) -> None:
             raise ValueError(f"{path} is not there, but in {folder / LIST}. {ADVICE}")
 
 
-def _compare(path: Path, stated: str, found: str, why: Callable[[Path], str] = lambda path: "") -> None:
+def _compare(path: Path, stated: str, own: str, why: Callable[[Path], str] = lambda path: "") -> None:
     if not stated:
         raise ValueError(f"{path} has no digest in {path.parent / LIST}, so it is not read. {ADVICE}")
-    if found != stated:
+    if own != stated:
         raise ValueError(
             f"{path} was changed: {path.parent / LIST} states another digest. {why(path)}{ADVICE}"
         )

@@ -19,7 +19,7 @@ import torch
 from nclib import data
 from nclib.common.files import content_digest, digest
 from nclib.common.lock import sole_writer
-from nclib.common.options import Rule, did_you_mean, make, missing, problems, refuse, rules
+from nclib.common.options import Rule, did_you_mean, make, missing_options, problems, refuse, rules
 from nclib.common.precision import products, resolved
 from nclib.common.registry import Registry
 from nclib.common.source import own_code
@@ -28,10 +28,10 @@ from nclib.data.registry import datasets
 from nclib.models import compiling
 from nclib.noise import LabelNoise, Mismatch
 from nclib.runs import checkpoint
-from nclib.runs.identity import JOINED, removed, without_removed
+from nclib.runs.identity import JOINED, removed_options, without_removed
 from nclib.runs.loop import Place, SavedLoop, kept_warnings
 from nclib.runs.machine import choose_device, environment, numbers_fixed, peak_memory_mb
-from nclib.runs.options import PARAMETERS, RunOptions, RunParameters, Settings, as_plain
+from nclib.runs.options import RunOptions, RunParameters, Settings, as_plain
 from nclib.runs.paths import DATA
 from nclib.runs.record import Record
 from nclib.runs.request import Request
@@ -172,40 +172,37 @@ class Experiment(ABC, Generic[T, D, N]):
         ValueError
             Naming each unknown parameter, with the nearest known one, and each value out of range.
         """
-        given, found = {k: v for k, v in values.items() if v is not None}, []
+        given, faults = {k: v for k, v in values.items() if v is not None}, []
         for other in [k for k in given if k in self.synonyms and k not in (extra or {})]:
             name = self.synonyms[other]
             if name in given:
-                found.append(f"{name} and {other} are two names of one parameter; give one")
+                faults.append(f"{name} and {other} are two names of one parameter; give one")
             given[name] = given.pop(other)
         plain = {k: v for k, v in given.items() if k not in self.mappings}
         known = {**self.parameters(), **(extra or {})}
-        found += [f"unknown parameter {k!r}{self._hint(k, known)}" for k in plain if k not in known]
-        found += problems({k: v for k, v in plain.items() if k in known}, known)
+        faults += [f"unknown parameter {k!r}{self._hint(k, known)}" for k in plain if k not in known]
+        faults += problems({k: v for k, v in plain.items() if k in known}, known)
         for name in self.mappings:
             if name in given and not isinstance(given[name], Mapping):
-                found.append(f"{name}={given[name]!r}: must be a mapping of option names to values")
+                faults.append(f"{name}={given[name]!r}: must be a mapping of option names to values")
         for name, catalogue in self.catalogues.items():
             if name in given and (not isinstance(given[name], str) or given[name] not in catalogue):
                 hint = did_you_mean(given[name], catalogue)
                 hint = hint or "; import the file that registers another one first"
                 if name == "dataset" and given[name] in datasets:
                     hint = f"; this one holds {datasets.task(given[name])}"
-                found.append(f"{name}={given[name]!r}: must be one of {', '.join(catalogue)}{hint}")
-        refuse(found)
+                faults.append(f"{name}={given[name]!r}: must be one of {', '.join(catalogue)}{hint}")
+        refuse(faults)
         return given
 
     def _hint(self, name: str, known: Collection[str]) -> str:
         """Return what to give in place of an unknown parameter, or what has a parameter of this name."""
-        if name in (gone := removed(self.methods, self.method)):
+        if name in (gone := removed_options(self.methods, self.method)):
             return f"; it was removed, {gone[name]!r} is what is left"
         if name == "mrate":  # of the other task
             return "; did you mean 'noise_rate'?"
         if having := [method for method in self.methods if name in rules(self.methods.options(method))]:
             return f"; it belongs to {', '.join(having)}"
-        for task, parts in PARAMETERS.items():
-            if any(name in rules(part) for part in parts):
-                return f"; only runs on {task} have it"
         return did_you_mean(name, [*known, *self.mappings, *self.synonyms])
 
     def resolve(self, **values: Unpack[RunParameters]) -> Settings:
@@ -249,24 +246,21 @@ class Experiment(ABC, Generic[T, D, N]):
 
     def _files(self, settings: Settings) -> dict[str, dict[str, str]]:
         """Return the digests of the files that options name, by mapping and option, 16 digits each."""
-        run: Any = settings.run
-        taken = {
-            OPTIONS_OF[kind]: known.options(getattr(run, kind)) for kind, known in self.catalogues.items()
-        }
-        found: dict[str, dict[str, str]] = {}
-        for part, options in taken.items():
-            given = getattr(settings, part) or {}
-            for name in (name for name, rule in rules(options).items() if rule.kind is os.PathLike):
-                file = _file_of(str(given[name])) if given.get(name) and name not in DATA else None
-                if file is not None:
-                    found.setdefault(part, {})[name] = content_digest(file)[:16]
-        return found
+        digests: dict[str, dict[str, str]] = {}
+        for kind, known in self.catalogues.items():
+            options = known.options(getattr(settings.run, kind))
+            given = getattr(settings, OPTIONS_OF[kind]) or {}
+            for name, rule in rules(options).items():
+                named = rule.kind is os.PathLike and name not in DATA and given.get(name)
+                if named and (file := _file_of(str(named))) is not None:
+                    digests.setdefault(OPTIONS_OF[kind], {})[name] = content_digest(file)[:16]
+        return digests
 
     def check_settings(self, settings: Settings) -> None:
         """Raise a ValueError when the data lack a given option, or one is missing or of another type."""
         given = settings.data_options
         options = self.catalogues["dataset"].options(settings.run.dataset)
-        refuse(problems(given, rules(options)) + missing(options, given), "data_options")
+        refuse(problems(given, rules(options)) + missing_options(options, given), "data_options")
 
     def read(self, flat: Mapping[str, Any]) -> Settings:
         """Return the settings in a record; parameters that it lacks keep their defaults.
@@ -279,12 +273,12 @@ class Experiment(ABC, Generic[T, D, N]):
         whole: tuple[str, ...] = ("noise_sha256", "files_sha256", *self.mappings)
         from_file: Collection[str] = self.file_noise.keys() if flat.get("noise_file") else ()
         plain = {k: v for k, v in flat.items() if k not in ("method", "method_options", *whole, *from_file)}
-        options, gone = self.methods.options(self.method), removed(self.methods, self.method)
+        options, gone = self.methods.options(self.method), removed_options(self.methods, self.method)
         own = without_removed(self.methods, self.method, flat.get("method_options", {}))
-        found = problems(plain, rules(self.options) | rules(self.schedule))
-        found += problems({k: v for k, v in own.items() if k not in gone}, rules(options))
-        found += [f"{k}={v!r}: removed; {gone[k]!r} is what is left" for k, v in own.items() if k in gone]
-        refuse(found, "settings of the record")
+        faults = problems(plain, rules(self.options) | rules(self.schedule))
+        faults += problems({k: v for k, v in own.items() if k not in gone}, rules(options))
+        faults += [f"{k}={v!r}: removed; {gone[k]!r} is what is left" for k, v in own.items() if k in gone]
+        refuse(faults, "settings of the record")
         run, schedule = (
             {k: flat[k] for k in rules(cls) if k in flat} for cls in (self.options, self.schedule)
         )

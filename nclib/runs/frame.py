@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nclib.runs.store import stored
-from nclib.runs.tables import Stored
+from nclib.runs.store import stored_records
+from nclib.runs.tables import StoredRun
 from nclib.runs.variant import variant
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def table(source: str | Path, task: str = "") -> pd.DataFrame:
         When there is nothing at this path, for another task, and for a table that was changed or has no
         digest. A record of its own that is damaged is left out of a folder's with a warning.
     """
-    return frame_of([row(one) for one in stored(source, task)])
+    return frame_of([row(one) for one in stored_records(source, task)])
 
 
 def frame_of(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] | None = None) -> pd.DataFrame:
@@ -65,11 +65,11 @@ def frame_of(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] | None = 
     """
     import pandas as pd
 
-    found = pd.DataFrame(rows, columns=columns)
-    return found.astype(dict.fromkeys(found.select_dtypes("str"), object)).copy()
+    frame = pd.DataFrame(rows, columns=columns)
+    return frame.astype(dict.fromkeys(frame.select_dtypes("str"), object)).copy()
 
 
-def row(one: Stored) -> dict[str, Any]:
+def row(one: StoredRun) -> dict[str, Any]:
     """Return a record as one row; see :func:`table` for the names."""
     settings, content = one.settings, one.content
     groups = dict(content["metrics"])
@@ -77,16 +77,16 @@ def row(one: Stored) -> dict[str, Any]:
         **({"networks": 1} if one.task == "pairs" else {}),
         **{k: v for k, v in settings.items() if not isinstance(v, Mapping)},
         "noise_rate": settings.get("mrate", settings.get("noise_rate")),
-        **_named("option", settings.get("method_options")),
-        **_named("model", one.naming.get("model_options")),  # without places on a machine
-        **_named("data", one.naming.get("data_options")),
+        **_with_prefix("option", settings.get("method_options")),
+        **_with_prefix("model", one.naming.get("model_options")),  # without places on a machine
+        **_with_prefix("data", one.naming.get("data_options")),
         **{f"data.{k}" if k in ("name", "checksum", "content") else k: v for k, v in content["data"].items()},
         **groups.pop("test"),
-        **{k: v for name, group in groups.items() for k, v in _named(name, group).items()},
+        **{k: v for name, group in groups.items() for k, v in _with_prefix(name, group).items()},
         **content["diagnostics"],
         **content["cost"],
-        **_named("noise", content["noise"]),
-        **_named("environment", content["environment"]),
+        **_with_prefix("noise", content["noise"]),
+        **_with_prefix("environment", content["environment"]),
         "files": json.dumps(settings.get("files_sha256", {}), sort_keys=True),
         "device": content["environment"]["device"],
         "best_epoch": content["best_epoch"],
@@ -97,5 +97,5 @@ def row(one: Stored) -> dict[str, Any]:
     }
 
 
-def _named(part: str, values: Mapping[str, Any] | None) -> dict[str, Any]:
+def _with_prefix(part: str, values: Mapping[str, Any] | None) -> dict[str, Any]:
     return {f"{part}.{name}": value for name, value in (values or {}).items()}

@@ -136,12 +136,12 @@ def naming(settings: Mapping[str, Any]) -> dict[str, Any]:
     return named
 
 
-def former(method: str = "") -> dict[str, Any]:
+def former_values(method: str = "") -> dict[str, Any]:
     """Return the values of :data:`ADDED` of the settings of all runs, or of the options of a method."""
     return {place.rpartition(".")[2]: v for place, v in ADDED.items() if place.rpartition(".")[0] == method}
 
 
-def removed(methods: Registry[Any], method: str) -> dict[str, Any]:
+def removed_options(methods: Registry[Any], method: str) -> dict[str, Any]:
     """Return the options of :data:`REMOVED` of a registered method and of those whose options it has."""
     own = methods.options(method)
     had_by = [name for name in REMOVED if name in methods and issubclass(own, methods.options(name))]
@@ -150,7 +150,7 @@ def removed(methods: Registry[Any], method: str) -> dict[str, Any]:
 
 def without_removed(methods: Registry[Any], method: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of a method without those of :data:`REMOVED` that have the value given there."""
-    gone = removed(methods, method)
+    gone = removed_options(methods, method)
     return {k: v for k, v in options.items() if k not in gone or v != gone[k]}
 
 
@@ -173,6 +173,6 @@ def computed_on(so_far: list[dict[str, Any]], epoch: int, device: str) -> list[d
     last = {k: v for k, v in so_far[-1].items() if k != "from_epoch"} if so_far else here
     if last != here:
         was, now = (f"{x['device']}, threads={x['threads']}, torch {x.get('torch')}" for x in (last, here))
-        said = f"continued on {now} from epoch {epoch}; before that on {was}: the last digits may differ"
-        warnings.warn(said, UserWarning, stacklevel=2)
+        text = f"continued on {now} from epoch {epoch}; before that on {was}: the last digits may differ"
+        warnings.warn(text, UserWarning, stacklevel=2)
     return so_far if so_far and last == here else [*so_far, {"from_epoch": epoch, **here}]

@@ -42,18 +42,18 @@ FOLDERS = re.compile(r"(?<![\w.:/])/(?:[^\s/:'\"]+/)+")  # of an absolute path i
 @contextmanager
 def kept_warnings() -> Iterator[list[str]]:
     """Yield a list that gets the text of every warning of the block, without folders; they are shown too."""
-    said: list[str] = []
+    texts: list[str] = []
     show = warnings.showwarning
 
     def keep(message: Warning | str, *rest: Any, **more: Any) -> None:
         text = FOLDERS.sub("", str(message))
-        if text not in said:
-            said.append(text)
+        if text not in texts:
+            texts.append(text)
         show(message, *rest, **more)
 
     with warnings.catch_warnings():
         warnings.showwarning = keep
-        yield said
+        yield texts
 
 
 @dataclass(frozen=True)
@@ -180,8 +180,8 @@ class SavedLoop(ABC):
             result = self._validate()
             self.best = {self.criterion: result[self.criterion], "epoch": 0, "weights": self._weights()}
             none = {"lr": 0.0, "steps": 0, "seconds": 0.0, "cpu_seconds": 0.0}
-            found = {f"val_{name}": value for name, value in result.items()}
-            self.history = [{"epoch": 0, "phase": "as published", **none, **found}]
+            metrics = {f"val_{name}": value for name, value in result.items()}
+            self.history = [{"epoch": 0, "phase": "as published", **none, **metrics}]
             self._end_epoch()
             return self.history
         for epoch in range(len(self.history), self.n_planned):
@@ -195,10 +195,10 @@ class SavedLoop(ABC):
             except (MemoryError, RuntimeError) as error:
                 if not isinstance(error, MemoryError) and not OUT_OF_MEMORY.search(str(error)):
                     raise
-                said = (str(error) or type(error).__name__).splitlines()[0]
+                text = (str(error) or type(error).__name__).splitlines()[0]
                 raise RuntimeError(
                     f"out of memory in epoch {epoch + 1} with batch_size={self.schedule.batch_size}; take a "
-                    f"smaller one ({said:.200})"
+                    f"smaller one ({text:.200})"
                 ) from error
             result = self._validate()
             row |= {f"val_{name}": value for name, value in result.items()}
@@ -257,14 +257,6 @@ class SavedLoop(ABC):
                 again = "take the file back from where it came, or delete the folder and run again"
                 raise checkpoint.DamagedError(f"{error}; {again}") from error
         self._put(self.best["weights"])
-
-    @property
-    def finished(self) -> bool:
-        """Whether the folder holds the checkpoint of the last epoch, so that :meth:`fit` only reads it."""
-        try:
-            return len(checkpoint.load(self._file)["history"]) >= max(1, self.n_planned)
-        except (FileNotFoundError, checkpoint.DamagedError):
-            return False
 
     # -- checkpoints ------------------------------------------------------------------------------------
 

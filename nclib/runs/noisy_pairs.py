@@ -45,11 +45,11 @@ class DevicePictures:
     def features(self, rows: Tensor) -> Tensor:
         """Return what ``Split.features`` gives for images ``rows``, int64 (B,), on the device."""
         rows = rows.to(self.images.device, non_blocking=True)
-        found = self.images.index_select(0, rows)
-        if found.dtype == torch.uint8:  # a GPU would multiply by the inverse of a plain number
-            found = found / found.new_full((), 255, dtype=torch.float32)
-        found = found.float()
-        return found if self.boxes is None else torch.cat([found, self.boxes.index_select(0, rows)], -1)
+        numbers = self.images.index_select(0, rows)
+        if numbers.dtype == torch.uint8:  # a GPU would multiply by the inverse of a plain number
+            numbers = numbers / numbers.new_full((), 255, dtype=torch.float32)
+        numbers = numbers.float()
+        return numbers if self.boxes is None else torch.cat([numbers, self.boxes.index_select(0, rows)], -1)
 
 
 class NoisyPairs:

@@ -69,13 +69,13 @@ class AdamP(torch.optim.Optimizer):
                 root = (square / (1 - beta2 ** state["step"])).sqrt() + eps
                 step, share = mean / (1 - beta1 ** state["step"]) / root, 1.0
                 if w.ndim > 1:
-                    step, share = projected(step, w, w.grad, group["delta"], eps)
+                    step, share = projected_step(step, w, w.grad, group["delta"], eps)
                 if group["weight_decay"]:
                     w.mul_(1 - lr * group["weight_decay"] * share)
                 w.sub_(lr * step)
 
 
-def projected(step: Tensor, w: Tensor, gradient: Tensor, delta: float, eps: float) -> tuple[Tensor, Any]:
+def projected_step(step: Tensor, w: Tensor, gradient: Tensor, delta: float, eps: float) -> tuple[Tensor, Any]:
     """Return the step of one weight, projected where it is due, and its share of the weight decay.
 
     Parameters
@@ -89,16 +89,16 @@ def projected(step: Tensor, w: Tensor, gradient: Tensor, delta: float, eps: floa
     step : Tensor, (n, ...)
     share : Tensor, ()
     """
-    found, share = step, step.new_ones(())
+    moved, share = step, step.new_ones(())
     for rows in (1, len(w)):  # the test by rows comes first where both hold
         weight, along = w.reshape(rows, -1), step.reshape(rows, -1)
         cosine = F.cosine_similarity(gradient.reshape(rows, -1), weight, dim=1, eps=eps).abs().max()
         invariant = cosine < delta / math.sqrt(weight.shape[1])  # stays on the device
         unit = weight / (torch.linalg.vector_norm(weight, dim=1, keepdim=True) + eps)
         tangent = along - unit * (unit * along).sum(1, keepdim=True)
-        found = torch.where(invariant, tangent.view_as(step), found)
+        moved = torch.where(invariant, tangent.view_as(step), moved)
         share = torch.where(invariant, DECAY_SHARE, share)
-    return found, share
+    return moved, share
 
 
 def build(name: str, groups: Iterable[Any], lr: float, weight_decay: float) -> torch.optim.Optimizer:

@@ -177,8 +177,6 @@ class RunParameters(TypedDict, total=False, extra_items=Any):  # type: ignore[ca
     dim: int | None
 
 
-PARAMETERS = {"pairs": (PairOptions, PairSchedule), "labels": (LabelOptions, LabelSchedule)}  # of each task
-
 O = TypeVar("O", bound=RunOptions)  # noqa: E741
 S = TypeVar("S", PairSchedule, LabelSchedule)
 
@@ -223,15 +221,15 @@ class Settings(Generic[O, S]):
     def flat(self) -> dict[str, Any]:
         """Return the settings as the flat dict of plain values that records hold, without :data:`UNSAID`."""
         run = {k: v for k, v in asdict(self.run).items() if k not in UNSAID or v != UNSAID[k]}
-        found = {"method": self.method, **run, **asdict(self.schedule)}
-        found |= {"method_options": asdict(self.method_options), "data_options": dict(self.data_options)}
+        values = {"method": self.method, **run, **asdict(self.schedule)}
+        values |= {"method_options": asdict(self.method_options), "data_options": dict(self.data_options)}
         if self.model_options is not None:
-            found["model_options"] = dict(self.model_options)
+            values["model_options"] = dict(self.model_options)
         if self.noise_sha256:
-            found["noise_sha256"] = self.noise_sha256
+            values["noise_sha256"] = self.noise_sha256
         if self.files_sha256:
-            found["files_sha256"] = {k: dict(v) for k, v in self.files_sha256.items()}
-        return found
+            values["files_sha256"] = {k: dict(v) for k, v in self.files_sha256.items()}
+        return values
 
 
 def as_plain(value: Any) -> Any:

@@ -22,7 +22,7 @@ from nclib.methods import AllPairs, Batch, ClosedForm, Method
 from nclib.models import Matcher, similarity_matrix
 from nclib.models.pretrained import Frozen
 from nclib.noise import Mismatch
-from nclib.runs.collapse import FALLEN, fallen, starved
+from nclib.runs.collapse import FALLEN, starved_networks, validation_fall
 from nclib.runs.loop import Place, SavedLoop, seed_of
 from nclib.runs.noisy_pairs import Batches, NoisyPairs
 from nclib.runs.optimizers import build
@@ -185,10 +185,10 @@ class PairTrainer(SavedLoop):
         batches = self.batches(purpose="per pair")
         with self.evaluating():
             parts = [check_pair_values(values(b), len(b), "loop.per_pair or each_pair") for b in batches]
-        found = torch.cat(parts).cpu()
-        mean = found.to(torch.float64).mean(0).to(found.dtype)  # of a pair that a last batch of one left out
+        rows = torch.cat(parts).cpu()
+        mean = rows.to(torch.float64).mean(0).to(rows.dtype)  # of a pair that a last batch of one left out
         result = mean.expand(self.n_pairs, *mean.shape).clone()
-        result[torch.cat(batches.chunks)] = found
+        result[torch.cat(batches.chunks)] = rows
         return result
 
     def per_pair(self, loss: Callable[[Tensor], Tensor], network: int | None = None) -> Tensor:
@@ -246,11 +246,10 @@ class PairTrainer(SavedLoop):
             if not warm:
                 self.method.end_epoch(self)
         self.active = 0
-        steps, phase = sum(taken), "warm-up" if warm else "training"
-        row: dict[str, Any] = {"phase": phase, "lr": self.lr, "steps": steps}
+        row: dict[str, Any] = {"phase": "warm-up" if warm else "training", "lr": self.lr, "steps": sum(taken)}
         if idle := [network for network, n in enumerate(taken) if not n]:
             row["idle"] = idle  # networks that took no step
-        if not warm and (few := starved(taken, self.n_pairs, self.batch_size)):
+        if not warm and (few := starved_networks(taken, self.n_pairs, self.batch_size)):
             row["starved"] = few
             warnings.warn(
                 f"epoch {self.epoch + 1}: network {', '.join(map(str, few))} took one step, where all pairs "
@@ -258,14 +257,9 @@ class PairTrainer(SavedLoop):
                 "division collapsed; try another seed, a lower lr or a longer warm-up",
                 stacklevel=2,
             )
-        row |= self._mean_losses(totals, steps)
+        row |= self._mean_losses(totals, sum(taken))
         if self.epoch + 1 == self.n_planned and not warm:
             self._refuse_untrained([*self.history[s.warmup_epochs :], row])
-        if not warm and not steps:
-            name = self.method.begin_epoch.__qualname__
-            warnings.warn(
-                f"no step was taken in epoch {self.epoch + 1}: {name} returned no items", stacklevel=2
-            )
         return row if warm else row | self._diagnosed()
 
     def _diagnosed(self) -> dict[str, Any]:
@@ -310,11 +304,11 @@ class PairTrainer(SavedLoop):
         """Return the similarity of every training pair, float32 (n_pairs,), the mean over the networks."""
 
         def similarity(batch: Batch) -> Tensor:
-            found = []
+            scores = []
             for net in self.networks:
                 images, captions = net.encode_images(batch.images), net.encode_captions(batch.captions)
-                found.append(net.paired_similarity(images, captions))
-            return torch.stack(found).mean(0).float()
+                scores.append(net.paired_similarity(images, captions))
+            return torch.stack(scores).mean(0).float()
 
         return self.each_pair(similarity)
 
@@ -323,9 +317,9 @@ class PairTrainer(SavedLoop):
 
     def _look_back(self) -> None:
         """Warn when training undid what the warm-up had learnt."""
-        if len(self.history) == self.n_planned and (said := fallen(self.history)):
+        if len(self.history) == self.n_planned and (fall := validation_fall(self.history)):
             warnings.warn(
-                f"the run collapsed: {said}, below {FALLEN:.0%} of it. Look at its curves; try a lower lr",
+                f"the run collapsed: {fall}, below {FALLEN:.0%} of it. Look at its curves; try a lower lr",
                 stacklevel=2,
             )
 

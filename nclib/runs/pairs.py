@@ -60,10 +60,10 @@ class PairExperiment(Experiment[PairTrainer, Dataset, Mismatch]):
         given = super().check(values, extra)
         if self.closed is not None:
             unused = [k for k in given if k in rules(PairSchedule) or k in ("model_options", "networks")]
-            found = [f"{k}={given[k]!r}: {self.method} is fitted at once; leave it out" for k in unused]
+            faults = [f"{k}={given[k]!r}: {self.method} is fitted at once; leave it out" for k in unused]
             if given.get("model", self.closed.model) != self.closed.model:
-                found.append(f"model={given['model']!r}: {self.method} sees what {self.closed.model!r} sees")
-            refuse(found)
+                faults.append(f"model={given['model']!r}: {self.method} sees what {self.closed.model!r} sees")
+            refuse(faults)
         return given
 
     @property
@@ -91,11 +91,11 @@ class PairExperiment(Experiment[PairTrainer, Dataset, Mismatch]):
 
     def apart(self, settings: PairSettings) -> list[PairSettings]:
         """Return the settings of each of ``networks``: seeds 1,000 apart from the run's on, and its noise."""
-        run, found = settings.run, []
+        run, every = settings.run, []
         for seed in range(run.seed, run.seed + NEXT * run.networks, NEXT):
             own = None if seed == run.drawn_with or run.noise_file else run.drawn_with
-            found.append(replace(settings, run=replace(run, seed=seed, noise_seed=own, networks=1)))
-        return found
+            every.append(replace(settings, run=replace(run, seed=seed, noise_seed=own, networks=1)))
+        return every
 
     def combined(
         self, records: Sequence[Record], settings: Mapping[str, Any], folder: Path, device: str = "cpu"
@@ -187,21 +187,21 @@ class PairExperiment(Experiment[PairTrainer, Dataset, Mismatch]):
     def probe(self, loaded: LoadedPairs) -> dict[str, dict[str, Any]]:
         """Return ``detection`` of wrong training pairs, and agreement with ``people`` where they judged."""
         trainer, test = loaded.trainer, loaded.dataset.test
-        found: dict[str, dict[str, Any]] = {}
+        groups: dict[str, dict[str, Any]] = {}
         matched = loaded.noise.matched
         given: Tensor | None = None
         if trainer.pairs.truth_is_known and 0 < matched.sum() < len(matched):
             given = trainer.given_similarity()
-            found["detection"] = detection(given, matched)
+            groups["detection"] = detection(given, matched)
         if judged := test.details.get("judgements"):
             S = trainer.score(test)
-            people = found.setdefault("people", {})
+            people = groups.setdefault("people", {})
             for name, judgements in judged.items():
                 score = S[judgements.image, judgements.caption]
                 people |= {f"{name}_{k}": v for k, v in judgements.agreement(score).items()}
                 if given is not None and (p := probability(trainer, given, score)) is not None:
                     people[f"{name}_ece"] = calibration(p, judgements.fits)["ece"]
-        return found
+        return groups
 
     def data_facts(self, loaded: LoadedPairs) -> dict[str, Any]:
         return {
@@ -213,8 +213,8 @@ class PairExperiment(Experiment[PairTrainer, Dataset, Mismatch]):
     def diagnostics(self, loaded: LoadedPairs) -> dict[str, Any]:
         """Return the diagnostics of the last training epoch, and ``collapsed`` where the run did."""
         rows = loaded.trainer.history
-        found = last_diagnostics([row for row in rows if row["phase"] == "training"])
-        return found | ({"collapsed": 1} if collapse(rows) else {})
+        last = last_diagnostics([row for row in rows if row["phase"] == "training"])
+        return last | ({"collapsed": 1} if collapse(rows) else {})
 
 
 def probability(trainer: PairTrainer, given: Tensor, score: Tensor) -> np.ndarray | None:
@@ -251,18 +251,12 @@ def build_networks(settings: PairSettings, dataset: Dataset, n: int, restart: in
 
     Those of a later ``restart``, a number from 1, are drawn apart.
     """
-    networks = []
+    networks, d = [], dataset
+    sizes = dict(zip(SIZES, (d.feature_dim, d.vocabulary.size, d.n_regions), strict=True))
     for i in range(restart * n, (restart + 1) * n):
         torch.manual_seed(settings.run.seed * 1000 + i)
-        options = {**sizes_of(dataset), **(settings.model_options or {})}
-        networks.append(models.build(settings.run.model, **options))
+        networks.append(models.build(settings.run.model, **{**sizes, **(settings.model_options or {})}))
     return networks
-
-
-def sizes_of(dataset: Dataset) -> dict[str, int]:
-    """Return the sizes of the data that a model is built with."""
-    sizes = (dataset.feature_dim, dataset.vocabulary.size, dataset.n_regions)
-    return dict(zip(SIZES, sizes, strict=True))
 
 
 def metrics_of(parts: Tensor, split: Split, fold: int = FOLD) -> dict[str, dict[str, float]]:
@@ -297,6 +291,6 @@ def metrics_of(parts: Tensor, split: Split, fold: int = FOLD) -> dict[str, dict[
     if len(parts) > 1:
         alone = [recall(part, d) for part in parts]
         result["single"] = {k: sum(r[k] for r in alone) / len(alone) for k in alone[0]}
-        if (found := error_correlation(list(parts), d)) is not None:
-            result["errors"] = {"correlation": found}
+        if (correlation := error_correlation(list(parts), d)) is not None:
+            result["errors"] = {"correlation": correlation}
     return result

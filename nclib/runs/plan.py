@@ -14,7 +14,7 @@ from nclib.runs.identity import UNSAID
 from nclib.runs.machine import choose_device, device_name, numbers_fixed
 from nclib.runs.options import Settings
 from nclib.runs.tasks import experiment_of
-from nclib.runs.words import listed, table, words_of
+from nclib.runs.words import settings_table, table, words_of
 
 
 def plan(settings: Settings) -> dict[str, Any]:
@@ -66,7 +66,7 @@ def plan(settings: Settings) -> dict[str, Any]:
     }
 
 
-def described(planned: Mapping[str, Any]) -> str:
+def plan_text(planned: Mapping[str, Any]) -> str:
     """Return what :func:`plan` found in words."""
     p = planned
     steps = f"at most {p['steps']:,}, in {p['epochs']} epochs of {p['pairs']:,} pairs"
@@ -77,7 +77,7 @@ def described(planned: Mapping[str, Any]) -> str:
         ("device", f"{p['device']}; {p['parameters']:,} parameters"),
         ("folder", p["folder"]),
     ]
-    return f"{p['name']}\n{table(facts)}\n\nsettings\n{listed(p['settings'])}"
+    return f"{p['name']}\n{table(facts)}\n\nsettings\n{settings_table(p['settings'])}"
 
 
 def parameters(experiment: Experiment) -> str:

@@ -27,30 +27,17 @@ DRAWN_RATES: dict[str, float] = {
 
 # ---------------------------------------------------------------------------------------- mismatched pairs
 
-QUICK: dict[str, Any] = {
-    "batch_size": 32,
-    "warmup_epochs": 2,
-    "epochs": 3,
-    "lr": 2e-3,
-    "decay_every": 2,
-    # Small products gain little from a second thread, and on a busy machine threads that wait for each other
-    # cost a factor of ten.
-    "threads": 1,
-}
+# Small products gain little from a second thread, and on a busy machine threads that wait for each other cost
+# a factor of ten.
+ONE_THREAD = {"threads": 1}
+QUICK: dict[str, Any] = {"batch_size": 32, "warmup_epochs": 2, "epochs": 3, "lr": 2e-3, "decay_every": 2}
 QUICK_MODEL: dict[str, Any] = {"embed_dim": 64, "sim_dim": 32, "word_dim": 64}
 # 2,500 images make 12,500 training pairs; the test set is half of the usual one.
 QUICK_DATA: dict[str, dict[str, Any]] = {"emoji": {"n_train": 2500, "n_val": 200, "n_test": 500}}
 
 # Long enough for a method to get past its warm-up several times over. Chosen by the validation of plain
 # training on matched pairs only; a method's other rates are scaled as lr is, in its ``settings``.
-STANDARD: dict[str, Any] = {
-    "batch_size": 128,
-    "warmup_epochs": 2,
-    "epochs": 10,
-    "lr": 2e-3,
-    "decay_every": 7,
-    "threads": 1,
-}
+STANDARD: dict[str, Any] = {**QUICK, "batch_size": 128, "epochs": 10, "decay_every": 7}
 STANDARD_MODEL: dict[str, Any] = {"embed_dim": 256, "word_dim": 256}
 # Models that compare each word with each region cost a hundred times as much a pair as dual encoders do:
 # small batches, and the sizes of quick.
@@ -83,20 +70,19 @@ def pair_preset(name: str, dataset: str, method: str, given: Mapping[str, Any]) 
     """
     model = given["model"]
     paper = dataset if dataset in PAPER else "f30k"
-    key = paper if name == "paper" else name
+    of_paper, dual = name == "paper", issubclass(MODELS[model].factory, models.DualEncoder)
     schedule, sizes, data = PAPER[paper], PAPER_MODEL, PAPER_DATA
-    if name == "quick":
-        schedule, sizes, data = QUICK, QUICK_MODEL, QUICK_DATA
-    elif name == "standard":
-        schedule, sizes, data = STANDARD_FRAGMENTS, QUICK_MODEL, QUICK_DATA
-        if issubclass(MODELS[model].factory, models.DualEncoder):
-            schedule, sizes, data = STANDARD, STANDARD_MODEL, {}
-    baseline = name != "paper" or method == "plain"
-    own = models.settings(model, key) if baseline else {}
-    if name == "paper" and dataset in ("f30k", "coco") and method in FEW_VALIDATED:
+    if not of_paper:
+        schedule, sizes, data = QUICK if name == "quick" else STANDARD_FRAGMENTS, QUICK_MODEL, QUICK_DATA
+    if name == "standard" and dual:
+        schedule, sizes, data = STANDARD, STANDARD_MODEL, {}
+    key = paper if of_paper else name
+    own = models.settings(model, key) if not of_paper or method == "plain" else {}
+    if of_paper and dataset in ("f30k", "coco") and method in FEW_VALIDATED:
         data = {dataset: {"dev_protocol": "ncr200"}}
     return {
         "mrate": drawn_rate(dataset, given.get("data_options", {})),
+        **({} if of_paper else ONE_THREAD),
         **schedule,
         **own,
         **methods.settings(method, key),
@@ -107,14 +93,10 @@ def pair_preset(name: str, dataset: str, method: str, given: Mapping[str, Any]) 
 
 # -------------------------------------------------------------------------------------------- wrong labels
 
+# Adam moves a network by rate times width, and these are 16 times narrower than the papers'.
 QUICK_LABELS: dict[str, Any] = {
-    "batch_size": 100,
-    "epochs": 24,
-    # Adam moves a network by rate times width, and these are 16 times narrower than the papers'.
-    "lr": 3e-3,
-    "hidden": 256,
-    "dim": 64,
-    "threads": 1,
+    **{"batch_size": 100, "epochs": 24, "lr": 3e-3, "hidden": 256, "dim": 64},
+    **ONE_THREAD,
 }
 # Chosen by the validation of plain cross entropy (deep_sm) on the true labels of Wikipedia only, five seeds:
 # rates of 1e-3 to 3e-3 are level (mAP 0.290 to 0.292) and lower ones are not (1e-4, two seeds: 0.282); the

@@ -12,7 +12,7 @@ from typing import Any, Self
 from nclib.common.files import digest, write_atomically
 from nclib.common.options import defaults
 from nclib.runs.collapse import collapse
-from nclib.runs.identity import former, without_removed
+from nclib.runs.identity import former_values, without_removed
 from nclib.runs.paths import read_paths, with_paths, without_paths, write_paths
 from nclib.runs.sense import MAPS as MAPS
 from nclib.runs.sense import RECALLS as RECALLS
@@ -135,7 +135,7 @@ class Record:
             :func:`nclib.runs.sense.check_sense`.
         """
         record = cls(**content_of(path), folder=str(Path(path).parent))
-        settings = completed(record.settings)
+        settings = completed_settings(record.settings)
         record.settings = with_paths(settings, read_paths(settings, Path(path).parent))
         return record
 
@@ -145,13 +145,13 @@ class Record:
         trained = [row for row in self.curves if row.get("phase", "training") == "training"]
         warm = self.settings.get("method_options", {}).get("warmup_epochs", 0)
         only = isinstance(warm, int) and len(self.curves) <= warm if self.task == "labels" else not trained
-        said = list(self.environment.get("remarks", ()))  # on the runs that this one combines
-        said += ["warm-up only"] if self.curves and only and self.settings["method"] != "plain" else []
+        remarks = list(self.environment.get("remarks", ()))  # on the runs that this one combines
+        remarks += ["warm-up only"] if self.curves and only and self.settings["method"] != "plain" else []
         if idle := [row for row in trained if row.get("idle") or row.get("steps") == 0]:
             who = sorted({network for row in idle for network in row.get("idle", ())})
             of = f"network {', '.join(map(str, who))} took" if who else "took"
-            said.append(f"{of} no step in {len(idle)} of {len(trained)} epochs")
-        return said
+            remarks.append(f"{of} no step in {len(idle)} of {len(trained)} epochs")
+        return remarks
 
     @property
     def collapsed(self) -> str:
@@ -216,7 +216,7 @@ def own_sum(content: Mapping[str, Any]) -> str:
     return digest(json.dumps(content, sort_keys=True))[:16]
 
 
-def completed(settings: Mapping[str, Any]) -> dict[str, Any]:
+def completed_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of a record with the parameters that came since, and without those that went.
 
     They have the values of :data:`nclib.runs.identity.ADDED` under which a run is what it was without them,
@@ -231,8 +231,8 @@ def completed(settings: Mapping[str, Any]) -> dict[str, Any]:
     for methods, schedule in ((PAIRS, PairSchedule), (LABELS, LabelSchedule)):
         if method in methods and options is not None:
             given = without_removed(methods, method, options)
-            own = {**_defaults(methods.options(method)), **former(method), **given}
-            return {**_defaults(schedule), **former(), **settings, "method_options": own}
+            own = {**_defaults(methods.options(method)), **former_values(method), **given}
+            return {**_defaults(schedule), **former_values(), **settings, "method_options": own}
     return dict(settings)
 
 

@@ -74,7 +74,7 @@ class Request:
         return self._digest(self.content)[:16]
 
     def _digest(self, data: Any) -> str:
-        number = moved(self.settings)
+        number = moved_at(self.settings)
         return digest(json.dumps([self.naming, data, number, self.own_code], sort_keys=True))
 
     @property
@@ -123,14 +123,14 @@ class Request:
         return naming({k: v for k, v in settings.items() if k != "files_sha256"}), asked
 
 
-def moved(settings: Mapping[str, Any]) -> int:
+def moved_at(settings: Mapping[str, Any]) -> int:
     """Return the number of the numerics since which runs with these settings have their present numbers."""
     return since(method=settings["method"], model=settings.get("model") or "")
 
 
 def outdated(settings: Mapping[str, Any], made: int) -> str:
     """Say why a record made under a number of the numerics holds other numbers than its run; empty if not."""
-    now = moved(settings)
+    now = moved_at(settings)
     if made < now:
         return f"numerics {made}, its numbers moved at {now}"
     return f"numerics {made}, this version knows {NUMERICS}" if made > NUMERICS else ""

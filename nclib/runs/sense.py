@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -27,51 +28,19 @@ def check_sense(content: Mapping[str, Any], path: str | Path) -> None:
     path : path
         Names the record in the message.
     """
-    if said := next(_faults(content), ""):
-        raise ValueError(f"{path} makes no sense as the record of a run: {said}. Make the run again")
+    if fault := next(_faults(content), ""):
+        raise ValueError(f"{path} makes no sense as the record of a run: {fault}. Make the run again")
 
 
 def _faults(content: Mapping[str, Any]) -> Iterator[str]:
     metrics = content["metrics"]
     for name in SCORED:
         if name in metrics:
-            yield from _faults_of(metrics[name], f"metrics.{name}", whole=name == "test")
+            yield from _score_faults(metrics[name], f"metrics.{name}", whole=name == "test")
     for where, group in {**metrics, "cost": content["cost"]}.items():
         for k, value in group.items():
             if isinstance(value, str) or (type(value) is float and not math.isfinite(value)):
                 yield f"{where}.{k} is {value!r}, not a number"
-    yield from _epoch_faults(content)
-
-
-def _faults_of(group: Mapping[str, Any], where: str, whole: bool) -> Iterator[str]:
-    """Yield what is wrong with a group of metrics; of a ``whole`` one no result may be missing."""
-    labels = "map_avg" in group
-    due = (*MAPS, "map_avg") if labels else (*RECALLS, "rsum")
-    there = [k for k in due if k in group]
-    if whole and len(there) < len(due):
-        yield f"{where}.{next(k for k in due if k not in group)} is missing"
-    high = 1 if labels else 100
-    for k in there:
-        value, top = group[k], high * len(RECALLS) if k == "rsum" else high
-        if type(value) not in (int, float):
-            yield f"{where}.{k} is {value!r}, not a number"
-        if not -ROUNDING <= value <= top + ROUNDING:  # not a number is refused as well
-            yield f"{where}.{k} is {value!r}, outside [0, {top}]"
-    if len(there) < len(due):
-        return
-    if labels:
-        if abs(group["map_avg"] - (group["map_i2t"] + group["map_t2i"]) / 2) > ROUNDING:
-            yield f"{where}.map_avg is {group['map_avg']!r}, not the mean of map_i2t and map_t2i"
-        return
-    r = [group[k] for k in RECALLS]
-    for i in (1, 2, 4, 5):
-        if r[i] < r[i - 1] - ROUNDING:
-            yield f"{where}.{RECALLS[i]} is {r[i]!r}, below {RECALLS[i - 1]}, {r[i - 1]!r}"
-    if abs(group["rsum"] - sum(r)) > ROUNDING:
-        yield f"{where}.rsum is {group['rsum']!r}, but the six recalls sum to {sum(r)!r}"
-
-
-def _epoch_faults(content: Mapping[str, Any]) -> Iterator[str]:
     settings, best, curves = content["settings"], content["best_epoch"], content.get("curves")
     planned = [settings.get(k, 0) for k in ("warmup_epochs", "epochs")]
     epochs = len(curves) if curves else None
@@ -81,3 +50,26 @@ def _epoch_faults(content: Mapping[str, Any]) -> Iterator[str]:
         yield f"best_epoch is {best}, outside the {epochs} epochs of the run"
     if not best and any(planned):
         yield "best_epoch is 0, but epochs count from 1"
+
+
+def _score_faults(group: Mapping[str, Any], where: str, whole: bool) -> Iterator[str]:
+    """Yield what is wrong with a group of metrics; of a ``whole`` one no result may be missing."""
+    labels = "map_avg" in group
+    parts, total, share = (MAPS, "map_avg", 1 / len(MAPS)) if labels else (RECALLS, "rsum", 1)
+    high = 1 if labels else 100
+    for k, top in {**dict.fromkeys(parts, high), total: round(high * len(parts) * share)}.items():
+        if k not in group:
+            if whole:
+                yield f"{where}.{k} is missing"
+        elif type(group[k]) not in (int, float):
+            yield f"{where}.{k} is {group[k]!r}, not a number"
+        elif not -ROUNDING <= group[k] <= top + ROUNDING:  # not a number is refused as well
+            yield f"{where}.{k} is {group[k]!r}, outside [0, {top}]"
+    if not {*parts, total} <= group.keys():
+        return
+    for one, more in () if labels else pairwise(parts):
+        if one[:3] == more[:3] and group[more] < group[one] - ROUNDING:
+            yield f"{where}.{more} is {group[more]!r}, below {one}, {group[one]!r}"
+    if abs(group[total] - share * sum(group[k] for k in parts)) > ROUNDING:
+        what = "mean of both directions" if labels else "sum of the six recalls"
+        yield f"{where}.{total} is {group[total]!r}, not the {what}"

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from nclib.common.options import Rule, check
 from nclib.common.source import own_code
-from nclib.runs.digests import ADVICE, LIST, digests, locked
+from nclib.runs.digests import ADVICE, LIST, digests, lock_of
 from nclib.runs.record import TASKS, OtherFileError, Record, check_form, content_of
-from nclib.runs.request import Request, checksum, moved
-from nclib.runs.tables import Stored, as_stored, rows, write
+from nclib.runs.request import Request, checksum, moved_at
+from nclib.runs.tables import StoredRun, as_stored, rows, write
 from nclib.runs.tasks import experiment_of
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 # -------------------------------------------------------------------------------------------------- readers
 
 
-def stored(source: str | Path, task: str = "", broken: list[str] | None = None) -> list[Stored]:
+def stored_records(source: str | Path, task: str = "", broken: list[str] | None = None) -> list[StoredRun]:
     """Return the records in a file, a table, or a folder of either, in the order of their paths.
 
     Hidden files are skipped, and files that are neither. A run counts once: of records with the same
@@ -45,36 +45,38 @@ def stored(source: str | Path, task: str = "", broken: list[str] | None = None) 
     """
     check({"task": Rule(str, choices=("", *TASKS))}, task=task)
     every = list(_every(Path(source), broken))
-    first: dict[str, Stored] = {}
+    first: dict[str, StoredRun] = {}
     for one in every:
         before = first.setdefault(one.key, one)
         first[one.key] = max(before, one, key=lambda each: each.numerics)  # the first of equal ones
     if copies := [one for one in every if first[one.key] is not one]:
         for one in copies:
-            if said := _conflict(first[one.key], one):
-                _tell(ValueError(said), broken)
-        said = f"{copies[0].path} is a run that {first[copies[0].key].path} holds as well"
+            if text := _conflict(first[one.key], one):
+                _tell(ValueError(text), broken)
+        text = f"{copies[0].path} is a run that {first[copies[0].key].path} holds as well"
         more = f", and {len(copies) - 1} more are copies" if len(copies) > 1 else ""
-        warnings.warn(f"{said}{more}; each run counts once", UserWarning, stacklevel=2)
+        warnings.warn(f"{text}{more}; each run counts once", UserWarning, stacklevel=2)
     return [one for one in every if first[one.key] is one and task in ("", one.task)]
 
 
-def _conflict(one: Stored, other: Stored) -> str:
+def _conflict(one: StoredRun, other: StoredRun) -> str:
     """Say in which number two records of one run differ that must not; empty for none.
 
     Those must not between which the numbers of the run did not move. A value that one lacks is not compared.
     """
-    if min(one.numerics, other.numerics) < moved(one.settings) and one.numerics != other.numerics:
+    if min(one.numerics, other.numerics) < moved_at(one.settings) and one.numerics != other.numerics:
         return ""
+    other_number = _difference(one, other, missing=False)
+    where = f"{one.path} (made on {one.made_on}) and {other.path} (made on {other.made_on})"
+    return other_number and f"{where} are records of one run, but {other_number}; keep one of them"
+
+
+def _difference(one: StoredRun, other: StoredRun, missing: bool = True) -> str:
+    """Return the first number in which two runs differ, in words; ``missing``: also one that either lacks."""
     a, b = one.numbers(), other.numbers()
-    place = next((k for k in a if k in b and a[k] != b[k]), "")
-    if not place:
-        return ""
-    (here, there), (x, y) = (one.made_on, other.made_on), (a[place], b[place])
-    return (
-        f"{one.path} and {other.path} are records of one run, but {place} is {x} (made on {here}) and {y} "
-        f"(made on {there}); keep one of them"
-    )
+    places = {**a, **b} if missing else [k for k in a if k in b]
+    place = next((k for k in places if k not in a or k not in b or a[k] != b[k]), "")
+    return place and f"{place} is {a.get(place, 'missing')} and {b.get(place, 'missing')}"
 
 
 def find(source: str | Path, settings: Settings) -> Record | None:
@@ -83,7 +85,7 @@ def find(source: str | Path, settings: Settings) -> Record | None:
     Parameters
     ----------
     source : path
-        As for :func:`stored`.
+        As for :func:`stored_records`.
     settings : Settings
         As :func:`nclib.resolve` returns them. A record answers as of :class:`nclib.runs.request.Request`: its
         data have the same checksum, code of the user's is the same, and its numbers did not move since.
@@ -95,7 +97,7 @@ def find(source: str | Path, settings: Settings) -> Record | None:
     Raises
     ------
     ValueError
-        As :func:`stored`.
+        As :func:`stored_records`.
     """
     one, unlike = nearest(source, requests([settings.flat()]))[0]
     return one.record() if one and not unlike else None
@@ -107,26 +109,26 @@ def requests(wanted: Iterable[Mapping[str, Any]]) -> list[Request]:
     return [Request(one, own_code(experiment_of(one["method"]).parts(one)), once) for one in wanted]
 
 
-def nearest(source: str | Path, wanted: Iterable[Request]) -> list[tuple[Stored | None, list[str]]]:
+def nearest(source: str | Path, wanted: Iterable[Request]) -> list[tuple[StoredRun | None, list[str]]]:
     """Return for each request the record that comes nearest, and in what it differs: nothing if it answers.
 
     Every file is read once. Nearest are records of the same method, model, data, preset and seed; None where
     there are none.
     """
-    there: dict[str, list[Stored]] = {}
-    for one in stored(source):
+    there: dict[str, list[StoredRun]] = {}
+    for one in stored_records(source):
         there.setdefault(_kind(one.settings), []).append(one)
-    found = list[tuple[Stored | None, list[str]]]()
+    answers = list[tuple[StoredRun | None, list[str]]]()
     for asked in wanted:
-        best: tuple[Stored | None, list[str]] = None, []
+        best: tuple[StoredRun | None, list[str]] = None, []
         for one in there.get(_kind(asked.settings), ()):
             unlike = asked.unlike({**one.content, "settings": one.settings})
             if best[0] is None or _distance(unlike) < _distance(best[1]):
                 best = one, unlike
             if not unlike:
                 break
-        found.append(best)
-    return found
+        answers.append(best)
+    return answers
 
 
 def _distance(unlike: Sequence[str]) -> tuple[bool, int]:
@@ -155,7 +157,7 @@ def load(path: str | Path) -> Record:
     raise ValueError(f"{path.parent} has no run {path.name}")
 
 
-def _every(source: Path, broken: list[str] | None = None) -> Iterator[Stored]:
+def _every(source: Path, broken: list[str] | None = None) -> Iterator[StoredRun]:
     """Yield the records of a file, a table or a folder; errors are put into ``broken`` if it is given."""
     if not source.exists():
         raise ValueError(f"{str(source)!r}: there is no such folder, table or record")
@@ -177,8 +179,8 @@ def _tell(error: Exception, broken: list[str] | None, fatal: bool = True) -> Non
     elif fatal:
         raise error
     else:
-        said = f"{error}; it is left out of what is read here until the run is made again"
-        warnings.warn(said, UserWarning, stacklevel=4)
+        text = f"{error}; it is left out of what is read here until the run is made again"
+        warnings.warn(text, UserWarning, stacklevel=4)
 
 
 def _files_in(folder: Path) -> Iterator[Path]:
@@ -227,25 +229,25 @@ def append(
     if path.suffix != ".csv":
         raise ValueError(f"table={str(table)!r}: must be the path of a .csv file")
     given = [records] if isinstance(records, (str, Path)) else records
-    new = [one for item in given for one in _given(item)]
-    with locked(path.parent):  # all tables in the folder share a list of digests
-        return _added(path, new, replace)
+    new = [one for item in given for one in _records_in(item)]
+    with lock_of(path.parent):  # all tables in the folder share a list of digests
+        return _append(path, new, replace)
 
 
-def _added(path: Path, new: Iterable[Stored], replace: bool) -> int:
+def _append(path: Path, new: Iterable[StoredRun], replace: bool) -> int:
     """Add records to a table of which this process is the only writer, and read back what was written."""
     kept = {one.key: one for one in rows(path)} if path.exists() else {}
     added = 0
     for one in new:
         before = kept.get(one.key)
-        older = before is not None and before.outdated and not one.outdated
-        if before is not None and not older and not (other := _differs(before, one)):
-            continue
-        if before is not None and not older and not replace:
-            raise ValueError(
-                f"{one.path} has the settings and data of {before.path.name} in {path}, but other numbers: "
-                f"{other}. Find out why; to keep the new ones, collect it with replace=True (--replace)"
-            )
+        if before is not None and not (before.outdated and not one.outdated):
+            if not (other := _difference(before, one)):
+                continue
+            if not replace:
+                raise ValueError(
+                    f"{one.path} has the settings and data of {before.path.name} in {path}, but other "
+                    f"numbers: {other}. Find out why; replace=True (--replace) keeps the new ones"
+                )
         kept[one.key] = one
         added += 1
     if added:
@@ -257,7 +259,7 @@ def _added(path: Path, new: Iterable[Stored], replace: bool) -> int:
     return added
 
 
-def _given(item: Record | str | Path) -> list[Stored]:
+def _records_in(item: Record | str | Path) -> list[StoredRun]:
     if isinstance(item, Record):
         check_form(content := item.content(), item.name)
         return [as_stored(Path(item.name), content)]
@@ -265,13 +267,5 @@ def _given(item: Record | str | Path) -> list[Stored]:
         warnings.simplefilter("error", UserWarning)
         try:
             return list(_every(Path(item)))
-        except UserWarning as said:
-            raise ValueError(str(said)) from None
-
-
-def _differs(one: Stored, other: Stored) -> str:
-    """Return the first number in which two runs differ, in words."""
-    was, now = one.numbers(), other.numbers()
-    places = (k for k in {**was, **now} if k not in was or k not in now or was[k] != now[k])
-    place = next(places, "")
-    return place and f"{place} is {was.get(place, 'missing')} and {now.get(place, 'missing')}"
+        except UserWarning as warning:
+            raise ValueError(str(warning)) from None

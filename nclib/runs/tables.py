@@ -31,12 +31,12 @@ from pathlib import Path
 from typing import Any
 
 from nclib.common.files import digest, write_atomically
-from nclib.runs.curves import Curves, Epochs, bound, packed
-from nclib.runs.digests import ADVICE, PAUSE, TRIES, checked, together
+from nclib.runs.curves import Curves, Epochs, pack_curves, table_digest
+from nclib.runs.digests import ADVICE, PAUSE, TRIES, read_checked, together
 from nclib.runs.identity import naming
-from nclib.runs.record import SUM, TASKS, Record, check_form, completed, own_sum
+from nclib.runs.record import SUM, TASKS, Record, check_form, completed_settings, own_sum
 from nclib.runs.request import outdated
-from nclib.runs.words import flattened
+from nclib.runs.words import flatten
 
 REMARKS = "remarks"
 FIRST = ("name", SUM, REMARKS)  # the first columns of a table
@@ -47,7 +47,7 @@ COMPARED = ("data", "noise", "metrics", "diagnostics", "best_epoch")
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredRun:
     """A record where it is stored: in a file of its own, or as a row of a table.
 
     Parameters
@@ -78,7 +78,7 @@ class Stored:
     @functools.cached_property
     def settings(self) -> dict[str, Any]:
         """The settings with the parameters that came since, at their defaults."""
-        return completed(self.content["settings"])
+        return completed_settings(self.content["settings"])
 
     @functools.cached_property
     def naming(self) -> dict[str, Any]:
@@ -127,10 +127,10 @@ class Stored:
 def numbers(content: Mapping[str, Any], epochs: Epochs) -> dict[str, Any]:
     """Return what runs of the same settings must agree in, by its place, such as ``metrics.test.rsum``."""
     curves = {str(i): {k: v for k, v in row.items() if k not in TIMES} for i, row in enumerate(epochs, 1)}
-    return flattened({k: content[k] for k in COMPARED} | {"curves": curves})
+    return flatten({k: content[k] for k in COMPARED} | {"curves": curves})
 
 
-def as_stored(path: Path, content: Mapping[str, Any]) -> Stored:
+def as_stored(path: Path, content: Mapping[str, Any]) -> StoredRun:
     """Return the record with this content, which stands in a file of its own."""
     content = dict(content)
     epochs = content.pop("curves")
@@ -138,11 +138,11 @@ def as_stored(path: Path, content: Mapping[str, Any]) -> Stored:
     def curves(*names: str) -> Epochs:
         return [{k: v for k, v in row.items() if not names or k in names} for row in epochs]
 
-    record = Stored(path, content, curves).record()
-    return Stored(path, content, curves, "; ".join(record.remarks))
+    record = StoredRun(path, content, curves).record()
+    return StoredRun(path, content, curves, "; ".join(record.remarks))
 
 
-def rows(table: str | Path) -> list[Stored]:
+def rows(table: str | Path) -> list[StoredRun]:
     """Return the records in a table, in the order of their names.
 
     Raises
@@ -154,38 +154,41 @@ def rows(table: str | Path) -> list[Stored]:
     """
     path = Path(table)
     for _ in range(TRIES):
-        data, curves = checked(path, _changed), checked(path.with_suffix(".npz"), _changed)
-        if (whole := bound(curves)) in ("", digest(data)):
+        data, curves = (
+            read_checked(path, _changed_rows),
+            read_checked(path.with_suffix(".npz"), _changed_rows),
+        )
+        if (whole := table_digest(curves)) in ("", digest(data)):
             break
         time.sleep(PAUSE)  # a writer came between
     else:
         raise ValueError(
-            f"{path} was changed: {path.stem}.npz belongs to another one. {_changed(path)}{ADVICE}"
+            f"{path} was changed: {path.stem}.npz belongs to another one. {_changed_rows(path)}{ADVICE}"
         )
-    found = _rows(path, data, curves)
+    records = _rows(path, data, curves)
     if not whole:  # of a version that did not bind them
-        for one in found:
+        for one in records:
             one.record()
-    return list(found)
+    return list(records)
 
 
 @functools.lru_cache(maxsize=64)
-def _rows(path: Path, data: bytes, packed_curves: bytes) -> tuple[Stored, ...]:
+def _rows(path: Path, data: bytes, packed_curves: bytes) -> tuple[StoredRun, ...]:
     """Return the records in a table with this content."""
     curves = functools.cache(lambda: Curves(packed_curves))  # unpacked once, for all rows
 
-    def stored(content: Mapping[str, Any], remarks: str, own: str) -> Stored:
+    def stored(content: Mapping[str, Any], remarks: str, own: str) -> StoredRun:
         where = path / str(content.get("name"))
         if not own:
             raise ValueError(f"{where} has no digest, so {path} is not read. {ADVICE}")
         check_form({**content, "curves": []}, where)
         name = content["name"]
-        return Stored(where, content, lambda *names: curves().of(name, names), remarks, own)
+        return StoredRun(where, content, lambda *names: curves().of(name, names), remarks, own)
 
-    return tuple(stored(*row) for row in parsed(data))
+    return tuple(stored(*row) for row in parse_rows(data))
 
 
-def parsed(data: bytes) -> Iterator[tuple[dict[str, Any], str, str]]:
+def parse_rows(data: bytes) -> Iterator[tuple[dict[str, Any], str, str]]:
     """Yield of each row the content of its record without curves, its remarks and its digest."""
     lines = csv.reader(io.StringIO(data.decode("utf8"), newline=""))
     places = [heading.rpartition(".")[::2] for heading in next(lines, [])]
@@ -222,25 +225,25 @@ def _cell(value: Any) -> str:
     return json.dumps(value, allow_nan=False)
 
 
-def _changed(path: Path) -> str:
+def _changed_rows(path: Path) -> str:
     """Say which runs of a table do not match their own digests."""
     try:
         curves = Curves(path.with_suffix(".npz").read_bytes())
-        found = []
-        for content, remarks, stated in parsed(path.with_suffix(".csv").read_bytes()):
+        changed = []
+        for content, remarks, stated in parse_rows(path.with_suffix(".csv").read_bytes()):
             own = curves.of(content["name"])
             whole = {**content, "curves": own}
             if stated != own_sum(whole) or remarks != as_stored(path, whole).remarks:
-                found.append(content["name"])
+                changed.append(content["name"])
     except Exception as error:  # damaged content may raise anything
         return f"It cannot be read either ({error}). "
-    if not found:
+    if not changed:
         return "Each run matches its own digest: rows were added, left out or moved, or the list was edited. "
-    more = f" and {len(found) - 3} more" if len(found) > 3 else ""
-    return f"Changed: {', '.join(found[:3])}{more}. "
+    more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
+    return f"Changed: {', '.join(changed[:3])}{more}. "
 
 
-def write(table: Path, records: Sequence[Stored]) -> None:
+def write(table: Path, records: Sequence[StoredRun]) -> None:
     """Write a table with its curves and their digests, all or none of them."""
     records = sorted(records, key=lambda one: str(one.content["name"]))
     curves, lines = dict[str, Epochs](), list[dict[str, str]]()
@@ -251,7 +254,7 @@ def write(table: Path, records: Sequence[Stored]) -> None:
         curves[name] = one.curves()
         own = own_sum({**one.content, "curves": curves[name]})
         row = {"name": name, SUM: own, **({REMARKS: one.remarks} if one.remarks else {})}
-        lines.append({k: _cell(v) for k, v in {**row, **flattened(one.content)}.items()})
+        lines.append({k: _cell(v) for k, v in {**row, **flatten(one.content)}.items()})
     head = list(dict.fromkeys([*FIRST, *_head(table), *(k for line in lines for k in line)]))
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -264,7 +267,7 @@ def write(table: Path, records: Sequence[Stored]) -> None:
     data = text.getvalue().encode("utf8")
     with together(table.parent) as new:
         write_atomically(new / table.name, data)
-        write_atomically(new / f"{table.stem}.npz", packed(curves, digest(data)))
+        write_atomically(new / f"{table.stem}.npz", pack_curves(curves, digest(data)))
 
 
 def _head(table: Path) -> list[str]:

@@ -50,7 +50,7 @@ def options_of(words: Sequence[str], rules: Mapping[str, Rule]) -> dict[str, Any
     >>> options_of(["--mrate", "0.4", "--data_options.root", "/data"], {})
     {'mrate': 0.4, 'data_options': {'root': '/data'}}
     """
-    found: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     rest = list(words)
     while rest:
         word = rest.pop(0)
@@ -63,13 +63,13 @@ def options_of(words: Sequence[str], rules: Mapping[str, Rule]) -> dict[str, Any
             text = rest.pop(0)
         name, _, key = name.replace("-", "_").partition(".")
         if key:
-            mapping = found.setdefault(name, {})
+            mapping = options.setdefault(name, {})
             if not isinstance(mapping, dict):
                 raise ValueError(f"--{name} is given whole and as --{name}.{key}; give one")
             mapping[key] = value_of(text)
         else:
-            found[name] = value_of(text, rules.get(name))
-    return found
+            options[name] = value_of(text, rules.get(name))
+    return options
 
 
 def words_of(values: Mapping[str, Any]) -> list[str]:
@@ -93,33 +93,33 @@ def _words(values: Mapping[str, Any], before: str) -> Iterator[str]:
             yield value if plain else json.dumps(value)
 
 
-def flattened(content: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+def flatten(content: Mapping[str, Any], before: str = "") -> dict[str, Any]:
     """Return the values in nested mappings by their places, names with dots.
 
     An empty mapping is a value, and so is one with a dot in a name.
 
     Examples
     --------
-    >>> flattened({"mrate": 0.4, "data_options": {"n_train": 64}})
+    >>> flatten({"mrate": 0.4, "data_options": {"n_train": 64}})
     {'mrate': 0.4, 'data_options.n_train': 64}
     """
-    found: dict[str, Any] = {}
+    flat: dict[str, Any] = {}
     for name, value in content.items():
         inner = isinstance(value, Mapping) and value and not any("." in key for key in value)
-        found |= flattened(value, f"{before}{name}.") if inner else {before + name: value}
-    return found
+        flat |= flatten(value, f"{before}{name}.") if inner else {before + name: value}
+    return flat
 
 
-def shown(value: object) -> str:
+def setting_text(value: object) -> str:
     """Return a setting as text; ``-`` for None, an empty text and an empty mapping."""
     if value in (None, "", {}):
         return "-"
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def listed(settings: Mapping[str, Any]) -> str:
+def settings_table(settings: Mapping[str, Any]) -> str:
     """Return settings as a table in plain text, a line each."""
-    return table([(name, shown(value)) for name, value in flattened(settings).items()])
+    return table([(name, setting_text(value)) for name, value in flatten(settings).items()])
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:

@@ -9,7 +9,7 @@ from small import QUIET
 import nclib
 from nclib.methods import CoTeaching
 from nclib.methods.coteaching import Division
-from nclib.runs.collapse import collapse, fallen, starved
+from nclib.runs.collapse import collapse, starved_networks, validation_fall
 from nclib.runs.pair_trainer import PairTrainer
 
 RUN = QUIET | {"model": "vse", "batch_size": 40, "warmup_epochs": 1, "epochs": 2}
@@ -42,13 +42,13 @@ def test_a_run_collapsed_when_it_fell_or_kept_one_batch(rows, said):
     found = collapse(rows)
     assert found.endswith(said)
     assert bool(found) == bool(said)
-    assert fallen(rows) in found
+    assert validation_fall(rows) in found
 
 
 def test_one_step_is_few_only_where_the_pairs_fill_two():
-    assert starved([1, 7, 0, 2], 200, 100) == [0]
-    assert starved([1, 1], 200, 100) == [0, 1]
-    assert starved([1, 1], 199, 100) == []
+    assert starved_networks([1, 7, 0, 2], 200, 100) == [0]
+    assert starved_networks([1, 1], 200, 100) == [0, 1]
+    assert starved_networks([1, 1], 199, 100) == []
 
 
 def test_a_division_that_calls_less_than_a_batch_matched_is_told_and_recorded(tmp_path, monkeypatch):

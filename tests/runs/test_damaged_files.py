@@ -123,7 +123,7 @@ class Kept:
 
 
 KEPT = {
-    "records": Kept(lambda at: fact([one.record().content() for one in store.stored(at)]), make_table),
+    "records": Kept(lambda at: fact([r.record().content() for r in store.stored_records(at)]), make_table),
     "run": Kept(read_run, run),
     "noise": Kept(read_noise, make_noise),
     "vocabulary": Kept(lambda at: nclib.data.Vocabulary.from_json(at / "words.json").words, make_words),

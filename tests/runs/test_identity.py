@@ -18,7 +18,7 @@ from nclib.methods.base import METHODS
 from nclib.methods.l2rm import L2RM
 from nclib.runs import Settings, experiment_of, identity
 from nclib.runs.pair_trainer import PairTrainer
-from nclib.runs.record import completed
+from nclib.runs.record import completed_settings
 from nclib.runs.request import Request
 
 
@@ -70,7 +70,7 @@ def test_a_setting_that_was_added_names_a_run_where_it_changes_something(monkeyp
     monkeypatch.setattr(identity, "ADDED", added | {"ncr.stop": "accurate", "planted.x": 1})
     assert identity.naming(settings) == identity.naming(without)
     options = {**settings["method_options"], "stop": "accurate"}
-    kept = completed(without)
+    kept = completed_settings(without)
     assert (kept["decay"], kept["method_options"]["stop"]) == ("steps", "published")
     changed = {**settings, "decay": "cosine", "method_options": options}
     assert identity.naming(changed)["decay"] == "cosine"
@@ -84,8 +84,8 @@ def test_an_option_that_was_removed_stands_in_names_and_old_records_are_read():
     old, other = ({**now.flat(), "method_options": {**own, "split": x}} for x in ("mean", "hardest"))
     assert identity.naming(now.flat()) == identity.naming(old)
     assert identity.naming(other)["method_options"]["split"] == "hardest"
-    assert completed(old)["method_options"] == own
-    assert completed(other)["method_options"] == {**own, "split": "hardest"}
+    assert completed_settings(old)["method_options"] == own
+    assert completed_settings(other)["method_options"] == {**own, "split": "hardest"}
     assert experiment.read(old) == now
     for refused in (lambda: experiment.read(other), lambda: experiment.resolve(split="hardest")):
         with pytest.raises(ValueError, match=r"split.*removed.*'mean'"):
@@ -93,7 +93,7 @@ def test_an_option_that_was_removed_stands_in_names_and_old_records_are_read():
     methods.register("bolder", summary="L2RM by another name")(type("Bolder", (L2RM,), {}))
     try:
         derived = {**old, "method": "bolder"}
-        assert completed(derived)["method_options"] == own
+        assert completed_settings(derived)["method_options"] == own
         assert experiment_of("bolder").read(derived).method_options == now.method_options
     finally:
         METHODS.remove("bolder")

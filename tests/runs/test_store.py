@@ -18,7 +18,7 @@ from small import made as make
 
 import nclib
 from nclib.runs import append, digests, load_record, store, tables
-from nclib.runs.curves import Curves, packed
+from nclib.runs.curves import Curves, pack_curves
 from nclib.runs.record import own_sum
 
 RESULTS = Path(__file__).resolve().parents[2] / "book" / "results"
@@ -68,7 +68,7 @@ def test_curves_of_any_epochs_are_unpacked_as_they_were():
         ]
         for n in range(50)
     }
-    there = Curves(packed(curves, ""))
+    there = Curves(pack_curves(curves, ""))
     assert all(same(rows, there.of(name)) for name, rows in curves.items())
     only = there.of("r1", ("c1",))
     assert only == [{k: v for k, v in row.items() if k == "c1"} for row in curves["r1"]]
@@ -134,7 +134,7 @@ def change(path, old, new):
 )
 def test_a_table_that_was_changed_is_refused_and_the_run_is_named(table, edit, said):
     edit(table)
-    for read in (nclib.table, store.stored, lambda t: append(t, [make("c", 3)])):
+    for read in (nclib.table, store.stored_records, lambda t: append(t, [make("c", 3)])):
         with pytest.raises(ValueError, match=said):
             read(table)
     with pytest.raises(ValueError, match=said):
@@ -202,7 +202,7 @@ def test_any_byte_of_a_table_counts(where, byte, listed):
 def test_curves_that_were_changed_are_refused(table):
     curves = {"a": [{"epoch": 1, "loss": 9.0}], "b": make().curves}
     beside = table.with_suffix(".npz")
-    beside.write_bytes(packed(curves, hashlib.sha256(table.read_bytes()).hexdigest()))
+    beside.write_bytes(pack_curves(curves, hashlib.sha256(table.read_bytes()).hexdigest()))
     with pytest.raises(ValueError, match=r"g\.npz was changed: .*Changed: a\. "):
         nclib.table(table)
     data = beside.read_bytes()
@@ -273,7 +273,7 @@ def test_the_books_records_have_their_digests():
 
 @pytest.mark.parametrize("path", TABLES, ids=lambda path: path.stem)
 def test_sums_and_epochs_of_a_table_agree(path):
-    for one, (_, remarks, stated) in zip(store.rows(path), tables.parsed(path.read_bytes()), strict=True):
+    for one, (_, remarks, stated) in zip(store.rows(path), tables.parse_rows(path.read_bytes()), strict=True):
         record = one.record()
         assert own_sum({**one.content, "curves": record.curves}) == stated, one.path
         assert "; ".join(record.remarks) == remarks == one.remarks

@@ -7,7 +7,7 @@ import torch
 from baselines.weights import WEIGHTS, below, problem
 from data_check import GOOD, MISSING, check_more, main
 
-from nclib.runs.variant import named
+from nclib.runs.variant import published_name
 
 
 def test_published_weights_are_told_by_their_folder():
@@ -21,7 +21,7 @@ def test_published_weights_are_told_by_their_folder():
         ("weights/mine", ""),
         (0.1, ""),
     ):
-        assert named(value) == name
+        assert published_name(value) == name
 
 
 def test_folders_of_weights_are_checked(tmp_path, capsys):
@@ -68,7 +68,7 @@ def test_files_of_residual_networks_are_checked_by_their_shapes(tmp_path):
 def test_word_vectors_are_checked_by_their_shape(tmp_path):
     place = tmp_path / "weights" / "glove_f30k.npy"
     place.parent.mkdir()
-    assert named("/data/weights/glove_f30k.npy") == "glove_f30k.npy"
+    assert published_name("/data/weights/glove_f30k.npy") == "glove_f30k.npy"
     assert problem(place).startswith("missing: GloVe, by tools/data_convert.py vectors f30k")
     place.write_bytes(b"no array")
     assert "not a .npy file" in problem(place)
