@@ -315,18 +315,25 @@ class Belief:
         at, said, asked = rows[judged], wrong[judged], np.isfinite(chance)
         marks = relabelled(base, self.scored.values[0], self.score[at], self.kind[at], said)
         told = replace(self, before=base, marks=marks, n_marks=len(rows), asked=None)
-        if not self.contradicted and self.within is None:
-            return replace(told, calibration=marks.calibration)
+        by_model = replace(told, calibration=marks.calibration)
+        if base.reason or asked.sum() < FEWEST_ASKED:
+            return told if self.within is not None else by_model
         # Labels of a random sample are believed rather than scores that contradict each other, or exchanges
-        # within a value, whose share is an estimate.
-        if asked.sum() < FEWEST_ASKED:
-            return told if self.within is not None else replace(told, calibration=marks.calibration)
+        # within a value, whose share is an estimate. Where sample and model disagree, there are mistakes that
+        # no score sees, or mistaken labels: the interval holds both.
         usable, old = self.queries.usable, replace(told, calibration=base)
-        place = np.searchsorted(usable, rows[asked])
+        place, model = np.searchsorted(usable, rows[asked]), by_model.share
         share = by_sample(old.ends[0][usable], place, chance[asked], wrong[asked])
+        if not share.low <= model.value <= share.high:
+            ends = min(share.low, model.low), max(share.high, model.high)
+            share = Share((share.value + model.value) / 2, *ends)
+        elif not self.contradicted and self.within is None:
+            return by_model
+        if not self.contradicted:
+            return replace(told if self.within is not None else by_model, asked=share)
         part = float(self.shifted.mean())
         outside = Share(*((end - part) / (1 - part) for end in share))
-        return replace(told, asked=share, calibration=base.with_share(outside) if self.contradicted else base)
+        return replace(told, asked=share, calibration=base.with_share(outside))
 
     @property
     def assumption(self) -> str:

@@ -72,7 +72,7 @@ def by_sample(p: Array, at: NDArray[Any], chance: Array, wrong: NDArray[np.bool_
     off = wrong - p[at]
     value = float(p.mean() + weight @ off)
     # A sample without a surprise is not certain: one more label, wrong by half, is added.
-    error = 2 * float(np.sqrt((weight**2) @ (off - weight @ off) ** 2 + (0.5 / (len(at) + 1)) ** 2 / len(at)))
+    error = 2 * float(np.sqrt((weight**2) @ (off - weight @ off) ** 2 + (0.5 / (len(at) + 1)) ** 2))
     least, most = wrong.sum() / len(p), 1 - (~wrong).sum() / len(p)
     return Share(*(float(np.clip(x, least, most)) for x in (value, value - error, value + error)))
 

@@ -367,7 +367,7 @@ class Findings:
         told = {**self.labels, **new}
         sure = {k: v == "wrong" for k, v in told.items() if v != "unsure"}
         rows, wrong = self._rows(sure), np.array(list(sure.values()), bool)
-        if self.belief.contradicted and not self.asked:  # by the page of an audit that is made again
+        if not self.asked:  # by the page of an audit that is made again
             self.ask(ASKED)
         chance = np.array([self.asked.get(name, np.nan) for name in sure])
         belief = self.belief.told(rows, wrong, chance)
