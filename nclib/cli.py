@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import sys
 import warnings
 import zlib
@@ -131,10 +132,20 @@ def audit(words: Words) -> int:
         pairs = read_pairs(listing, model=o.model, device=o.device, **how)
         judge = {name: getattr(o, name) for name in ("score", "labels", "by", "one_to_one")}
         result = nclib.audit(pairs, **judge, **how)
-        page = result.report(o.out)
+        page = result.report(o.out, again=_with_labels(words))
         files = [] if o.keep is None else [result.keep(o.out, o.keep)]
     print(*([] if o.quiet else [f"{summary(result)}\n"]), *files, page, sep="\n")
     return 0
+
+
+def _with_labels(words: Words) -> str:
+    """Return the command of an audit with the labels that its page saves in place of its own."""
+    own, skip = [], False
+    for word in words:
+        if not skip and word != "--labels" and not word.startswith("--labels="):
+            own.append(word)
+        skip = word == "--labels"
+    return shlex.join(["nclib", "audit", *own, "--labels", "checked.csv"])
 
 
 # --------------------------------------------------------------------------------- data, catalogues, doctor

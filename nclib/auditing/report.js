@@ -88,7 +88,7 @@
   const UNDONE = 500; // steps that can be undone
   let marks = new Map(); // id -> label
   let edits = new Map(); // id -> caption
-  let steps = []; // [id, label before, caption before], the latest last
+  let steps = []; // lists of [id, label before, caption before], the latest last
   let unsaved = false; // marks that neither the browser nor a file holds
 
   const restore = () => {
@@ -142,13 +142,23 @@
 
   const put = (map, id, value) => (value === undefined || value === null ? map.delete(id) : map.set(id, value));
 
-  const change = (id, label, text) => {
-    steps = [...steps, [id, marks.get(id) ?? null, edits.get(id) ?? null]].slice(-UNDONE);
-    put(marks, id, label);
-    put(edits, id, text);
+  // A step holds the pairs that it changes, as [id, label, caption].
+  const changeAll = (changes) => {
+    const before = ([id]) => [id, marks.get(id) ?? null, edits.get(id) ?? null];
+    steps = [...steps, changes.map(before)].slice(-UNDONE);
+    set(changes);
+  };
+
+  const set = (changes) => {
+    for (const [id, label, text] of changes) {
+      put(marks, id, label);
+      put(edits, id, text);
+    }
     store();
     draw();
   };
+
+  const change = (id, label, text) => changeAll([[id, label, text]]);
 
   // One card at a time is in the tab order, with its buttons; the arrows move from card to card.
   const current = (card) => {
@@ -178,14 +188,21 @@
     change(id, marks.get(id) === label ? undefined : label, edits.get(id));
   };
 
+  // The mark of a card, or "wrong", for all pairs with its caption or in its run of rows.
+  const markAlike = (card) => {
+    const group = card.querySelector("[data-alike]")?.dataset.alike;
+    if (group === undefined) return;
+    const label = marks.get(idOf(card)) ?? "wrong";
+    const ids = [idOf(card), ...data.alike[group].filter((id) => id !== idOf(card))];
+    changeAll(ids.map((id) => [id, label, edits.get(id)]));
+  };
+
   const undo = () => {
     if (!steps.length) return;
-    const [id, label, text] = steps.pop();
-    put(marks, id, label);
-    put(edits, id, text);
-    store();
-    draw();
-    go(shown(document).find((card) => idOf(card) === id));
+    const last = steps.pop();
+    const changes = Array.isArray(last[0]) ? last : [last]; // of an earlier page
+    set(changes);
+    go(shown(document).find((card) => idOf(card) === changes[0][0]));
   };
 
   // The given caption, whole: long ones are folded, and the last part holds all of them.
@@ -228,6 +245,7 @@
     if (step) go(neighbour(card, ...step));
     else if (key === "z") undo();
     else if (key === "e") edit(card);
+    else if (key === "a") markAlike(card);
     else if (KEYS[key]) {
       mark(card, KEYS[key]);
       if (marks.has(idOf(card))) go(neighbour(card, 1) ?? card);
@@ -240,6 +258,7 @@
     if (!button) return;
     const card = button.closest(".card");
     if (button.dataset.mark) mark(card, button.dataset.mark);
+    else if (button.dataset.alike) markAlike(card);
     else edit(card);
   };
 

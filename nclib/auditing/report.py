@@ -21,6 +21,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from numpy.typing import NDArray
 
 from nclib.auditing.belief import WRONG_FROM
+from nclib.auditing.copies import copies_of
 from nclib.auditing.pairs import Pairs
 from nclib.auditing.result import ASKED, Findings
 from nclib.auditing.wording import beginning, explained, percent, settings, verdict
@@ -42,7 +43,7 @@ PRINTED = 5  # pairs and reasons in the terminal
 SHOWN = 10  # groups in the terminal
 
 
-def write_report(audit: Findings, folder: str | Path) -> Path:
+def write_report(audit: Findings, folder: str | Path, again: str = "") -> Path:
     """Write the report of an audit as one HTML file without references to other files or servers.
 
     Parameters
@@ -50,6 +51,8 @@ def write_report(audit: Findings, folder: str | Path) -> Path:
     audit : Findings
     folder : path
         Made when missing. Files of :meth:`Findings.save` that lie in it are listed on the page.
+    again : str
+        Command that audits the pairs again with ``checked.csv``, for the page to show.
 
     Returns
     -------
@@ -76,6 +79,7 @@ def write_report(audit: Findings, folder: str | Path) -> Path:
             f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; img-src data:; "
             "base-uri 'none'; form-action 'none'"
         ),
+        again=again,
         **_contents(audit, path.parent),
     )
     # A lone surrogate, as in names of files that are not UTF-8, cannot be written; it becomes "?".
@@ -86,7 +90,7 @@ def write_report(audit: Findings, folder: str | Path) -> Path:
 def notebook_view(audit: Findings) -> str:
     """Return what a notebook shows of an audit: the share, and the first suspects with their pictures."""
     pictures: dict[int, str] = {}
-    cards = [_card(audit, row, pictures) for row in _suspects(audit)[:FIRST]]
+    cards = [_card(audit, row, pictures, {}) for row in _suspects(audit)[:FIRST]]
     return _template("report.cell.html").render(audit=audit, cards=cards, pictures=pictures, **_facts(audit))
 
 
@@ -115,6 +119,7 @@ def _contents(audit: Findings, folder: Path) -> dict[str, Any]:
     pictures: dict[int, str] = {}  # data URI by picture row, "" where there is none to show
     suspects, asked = _suspects(audit), [pairs.row_of[name] for name in audit.ask(ASKED)["id"]]
     t = np.asarray(costs["t"])
+    alike, members = _alike(audit, [*suspects, *asked])
     copies = table[["image_duplicate_of", "caption_duplicate_of"]]
     repeated = np.flatnonzero((copies != "").any(axis=1))
     excerpts = [_cut(text, 80) for text in pairs.texts] if pairs.texts else [""] * len(table)
@@ -129,8 +134,8 @@ def _contents(audit: Findings, folder: Path) -> dict[str, Any]:
         "costs": {name: np.asarray(values, float).tolist() for name, values in costs.items()},
         "start": int(np.abs(t - WRONG_FROM).argmin()),
         "tenths": sorted({int(np.abs(t - goal).argmin()) for goal in np.arange(0.1, 0.95, 0.1)}),
-        "suspects": [_card(audit, row, pictures) for row in suspects],
-        "asked": [_card(audit, row, pictures) for row in asked],
+        "suspects": [_card(audit, row, pictures, alike) for row in suspects],
+        "asked": [_card(audit, row, pictures, alike) for row in asked],
         "n_known": int(table["id"].isin(list(audit.labels)).sum()),
         "groups": [
             (one.value, f"{one.pairs:,}", percent(one.share), f"{percent(one.low)} to {percent(one.high)}")
@@ -166,6 +171,7 @@ def _contents(audit: Findings, folder: Path) -> dict[str, Any]:
         "threshold": contents["costs"],
         "rows": _steps(audit, t),
         "ids": {row: pairs.ids[row] for row in (*suspects, *asked)},
+        "alike": members,
         "labels": list(audit.labels.items()),
         "edits": list(audit.edits.items()),
         "pictures": {row: uri for row, uri in pictures.items() if uri},
@@ -193,7 +199,39 @@ def _suspects(audit: Findings) -> list[int]:
     return left[np.argsort(table["rank"].to_numpy()[left], kind="stable")][:SUSPECTS].tolist()
 
 
-def _card(audit: Findings, row: int, pictures: dict[int, str]) -> dict[str, Any]:
+def _alike(audit: Findings, rows: list[int]) -> tuple[dict[int, tuple[int, int]], list[list[str]]]:
+    """Return groups that one mark may decide: pairs of one repeated caption, or of one shifted run.
+
+    By row of ``rows`` the number of its group and the pairs in it; then the ids of each group.
+    """
+    pairs, copies = audit.pairs, copies_of(audit.pairs, audit.neighbours)
+    group = np.full(len(pairs), -1)
+    for at, one in enumerate(audit.patterns):
+        if one["kind"] == "shift":
+            group[[pairs.row_of[name] for name in one["ids"]]] = len(group) + at
+    group = np.where(copies.repeated_caption, copies.said, group)
+    keys = np.unique(group[np.array(rows, np.int64)]).tolist()
+    places = {key: np.flatnonzero((group == key) & pairs.usable) for key in keys if key >= 0}
+    number = {key: k for k, key in enumerate(places)}
+    of = {row: (number[k], len(places[k])) for row in rows if (k := int(group[row])) >= 0}
+    members = [[pairs.ids[row] for row in found] for found in places.values()]
+    return of, members
+
+
+def _fitting(audit: Findings, row: int) -> list[str]:
+    """Return the two captions of other pairs that fit the picture of a pair best; none that repeats."""
+    texts, picture = audit.pairs.texts, audit.pairs.image_of[row]
+    near, often = (
+        audit.neighbours.captions[picture],
+        copies_of(audit.pairs, audit.neighbours).repeated_caption,
+    )
+    near = near[(near >= 0) & (audit.pairs.image_of[near] != picture) & ~often[near]]
+    return [_cut(texts[other], FOLD) for other in near[:2]] if texts else []
+
+
+def _card(
+    audit: Findings, row: int, pictures: dict[int, str], alike: dict[int, tuple[int, int]]
+) -> dict[str, Any]:
     """Return a pair as the page shows it, beside the picture proposed for its caption."""
     pair = audit.table.iloc[row].to_dict()
     partner = audit.pairs.row_of.get(pair["partner_id"])
@@ -201,7 +239,9 @@ def _card(audit: Findings, row: int, pictures: dict[int, str]) -> dict[str, Any]
     kind, why = explained(pair["reason"])
     known = pair["p_wrong"] == pair["p_wrong"]
     said = {"verdict": verdict(pair["p_wrong"]) if known else "", "kind": kind, "why": why}
-    return {"row": row, "pair": pair, "given": given, "partner": other, **said}
+    fits = _fitting(audit, row) if known and partner is None and pair["p_wrong"] >= WRONG_FROM else []
+    shown = {"given": given, "partner": other, "fits": fits, "alike": alike.get(row)}
+    return {"row": row, "pair": pair, **shown, **said}
 
 
 def _figure(audit: Findings, row: int, pictures: dict[int, str]) -> dict[str, Any]:

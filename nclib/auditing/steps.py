@@ -58,11 +58,14 @@ class Audit(Findings):
 
         return summary(self)
 
-    def report(self, folder: str | Path) -> Path:
-        """Write the files of :meth:`save` and a page, and return the page's path."""
+    def report(self, folder: str | Path, again: str = "") -> Path:
+        """Write the files of :meth:`save` and a page, and return the page's path.
+
+        ``again`` is the command for the page to show that audits the pairs again with ``checked.csv``.
+        """
         from nclib.auditing.report import write_report
 
-        return write_report(self, self.save(folder))
+        return write_report(self, self.save(folder), again)
 
     def save(self, folder: str | Path) -> Path:
         """Write the table and its facts, as :func:`nclib.auditing.export.save` does."""

@@ -1,7 +1,9 @@
 """The command ``nclib audit``: from a table to the page, and what it says about mistakes."""
 
+import html
 import json
 import re
+import shlex
 
 import numpy as np
 import pandas as pd
@@ -52,6 +54,8 @@ def test_from_a_table_to_the_page(material, capsys):
     assert said.splitlines()[-1] == str(material / "report" / "report.html")
     page = (material / "report" / "report.html").read_text("utf8")
     assert "<script>alert(1)" not in page
+    command = shlex.join(["nclib", *arguments(material), "--labels", "checked.csv"])
+    assert html.escape(command, quote=False) in page
     table = pd.read_csv(material / "report" / "pairs.csv", dtype={"id": str})
     assert len(table) == N
     suspects = set(table.sort_values("rank")["id"].head(10))

@@ -39,11 +39,15 @@ HOSTILE = [
 ]
 
 
+def named(texts):
+    return [f"{k} {' '.join(text.split())[:60]}" for k, text in enumerate(texts)]
+
+
 def made(texts, problems=(), **change):
     """Return an audit of pairs whose pictures cannot be read, with probabilities from high to low."""
     n, rng = len(texts), np.random.default_rng(0)
     images = rng.normal(size=(n, 8)).astype(np.float32)
-    ids = [f"{k} {' '.join(text.split())[:60]}" for k, text in enumerate(texts)]
+    ids = named(texts)
     names = [f"{text}.jpg" for text in texts]
     why = dict.fromkeys(problems, f"picture is missing {HOSTILE[0]}")
     audit = nclib.audit(Pairs(images, images, np.arange(n), ids, texts, names, why), progress=False)
@@ -95,7 +99,8 @@ class Page(HTMLParser):
 
 @pytest.fixture(scope="module")
 def hostile(tmp_path_factory):
-    kinds = ("swap", HOSTILE[:2], None), ("shift", HOSTILE[:7], 1), ("orphan", HOSTILE[2:3], None)
+    ids = named(HOSTILE)
+    kinds = ("swap", ids[:2], None), ("shift", ids[:7], 1), ("orphan", ids[2:3], None)
     audit = made(
         HOSTILE,
         problems=[11],
@@ -220,6 +225,23 @@ def test_the_page_begins_with_the_suspects_and_where_parts_disagree_with_what_to
         order = [tag for tag, _ in page.elements]
         assert order.index("img" if "img" in order else "figure") < order.index("h3")
         assert not re.search(r"score 0\.|plan_|P\(wrong\)", page.source.partition("<script")[0])
+
+
+def test_a_card_shows_what_fits_and_the_pairs_that_one_mark_decides(tmp_path):
+    rng = np.random.default_rng(0)
+    images = rng.normal(size=(120, 32)).astype(np.float32)
+    captions, texts = images + 0.1, [f"caption {k}" for k in range(120)]
+    captions[:20], texts[:20] = -captions.mean(0), ["nothing to say"] * 20
+    captions[[40, 41]] = captions[[41, 40]]
+    audit = nclib.audit(images, captions, texts=texts, progress=False)
+    audit.table["partner_id"] = ""  # none is proposed
+    page = Page(write_report(audit, tmp_path, again="nclib audit x.csv --labels checked.csv"))
+    assert page.data["alike"] == [audit.pairs.ids[:20]]
+    assert {a["data-alike"] for a in page.all("button") if "data-alike" in a} == {"0"}
+    assert "mark these 20 <kbd>A</kbd>like" in page.source
+    assert "<code>nclib audit x.csv --labels checked.csv</code>" in page.source
+    card = page.source.partition('data-pair="40"')[2].partition("</li>")[0]
+    assert "caption 41<" in card.partition("fit this picture better, if any does:")[2].partition("</p>")[0]
 
 
 def test_an_audit_shows_itself_in_a_notebook():
