@@ -15,7 +15,6 @@ from nclib.data.category_data import CategoryData, CategorySplit
 from nclib.data.dataset import Captions, Dataset, Split
 from nclib.data.emoji import categories as _categories  # noqa: F401
 from nclib.data.emoji import pairs as _pairs  # noqa: F401
-from nclib.data.own import from_pairs
 from nclib.data.registry import available, load, register
 from nclib.data.vocabulary import Vocabulary
 
@@ -28,7 +27,6 @@ __all__ = [
     "Vocabulary",
     "available",
     "digest",
-    "from_pairs",
     "load",
     "register",
 ]

@@ -26,34 +26,14 @@ from nclib.data.registry import register
 @register("own", summary="pairs of your own: a table, a folder, embeddings; needs pairs=")
 def own(
     *,
-    pairs: PathLike,
+    pairs: PathLike | Any,
     images: PathLike | None = None,
-    image_emb: PathLike | None = None,
+    image_emb: PathLike | Any | None = None,
     captions_per_image: int | None = None,
     seed: int = 0,
     max_words: int = MAX_WORDS,
 ) -> Dataset:
-    """Load pairs of one's own; parameters, result and errors as for :func:`from_pairs`.
-
-    Parameters
-    ----------
-    pairs : path
-        The ``source``, or the name of a data set in the cache of the library ``datasets``.
-    """
-    options = locals()
-    return from_pairs(options.pop("pairs"), **options)
-
-
-def from_pairs(
-    source: Any,
-    *,
-    images: PathLike | None = None,
-    image_emb: Any = None,
-    captions_per_image: int | None = None,
-    seed: int = 0,
-    max_words: int = MAX_WORDS,
-) -> Dataset:
-    """Make a data set of pairs: a table, a folder, embeddings, a DataFrame or a ``datasets`` object.
+    """Load pairs of one's own: a table, a folder, embeddings, a DataFrame or a ``datasets`` object.
 
     Embeddings of the pictures are their features, one region each. Without them the pictures go through the
     network of the extra ``pictures``, as ``nclib data prepare`` does it: 16 regions of up to 256 numbers.
@@ -61,8 +41,8 @@ def from_pairs(
 
     Parameters
     ----------
-    source : path or object
-        As for :func:`nclib.readers.list_pairs`.
+    pairs : path or object
+        The ``source`` of :func:`nclib.readers.list_pairs`.
     images : path, optional
         Folder of the pictures that a table names; by default the table's own.
     image_emb : path or ndarray, optional
@@ -101,8 +81,8 @@ def from_pairs(
     if captions_per_image is not None:
         check_count("captions_per_image", captions_per_image, low=1)
     # A finished run keeps absolute places: by the same names its pictures' features are found in the cache.
-    source, images = _absolute(source), _absolute(images)
-    listing = list_pairs(source, folder=images, image_emb=image_emb, every_split=True)
+    pairs, images = _absolute(pairs), _absolute(images)
+    listing = list_pairs(pairs, folder=images, image_emb=image_emb, every_split=True)
     if listing.texts is None:
         raise ValueError("there are no captions to train on, only embeddings; give a table or an array texts")
     if listing.images is None and listing.file is None:

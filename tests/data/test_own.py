@@ -10,7 +10,7 @@ import pytest
 
 import nclib
 from nclib.common.row_writer import ConvertError
-from nclib.data import from_pairs, load, pictures
+from nclib.data import load, pictures
 from nclib.data import prepare as prepare_module
 from nclib.data.prepare import prepare
 
@@ -88,13 +88,13 @@ def same_names(folder):
 def test_pictures_with_fewer_captions_may_be_left_out(tmp_path):
     frame = pd.DataFrame({"image": [f"{i % 20}" for i in range(50)], "caption": "a picture of something"})
     x = np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32)
-    assert from_pairs(frame, image_emb=x).train.captions_per_image == 2
-    three = from_pairs(frame, image_emb=x, captions_per_image=3)
+    assert load("own", pairs=frame, image_emb=x).train.captions_per_image == 2
+    three = load("own", pairs=frame, image_emb=x, captions_per_image=3)
     assert sum(split.n_captions for split in three.splits.values()) == 30
     with pytest.raises(ConvertError, match="no pictures for"):
-        from_pairs(frame.assign(split="train"), image_emb=x)
+        load("own", pairs=frame.assign(split="train"), image_emb=x)
     with pytest.raises(ConvertError, match="few to draw splits"):
-        from_pairs(frame, image_emb=x, captions_per_image=4)
+        load("own", pairs=frame, image_emb=x, captions_per_image=4)
 
 
 def test_embeddings_that_are_not_numbers_are_left_out(arrays, tmp_path):
