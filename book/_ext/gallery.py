@@ -21,7 +21,7 @@ from docutils import nodes
 from docutils.parsers.rst import directives
 from docutils.statemachine import StringList
 from executed import parts_of
-from nb_overlay import DRAWING, SVG, executed_folder, is_drawing
+from nb_overlay import DRAWING, SVG, executed_folder, folded, is_drawing
 from sphinx.application import Sphinx
 from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective
@@ -99,7 +99,7 @@ def texts(cell: Any) -> Iterator[str]:
         yield cell.source
     if hidden & HIDDEN_OUTPUT:
         return
-    for output in cell.get("outputs", []):
+    for output in map(folded, cell.get("outputs", [])):
         data = output.get("data", {})
         if output.output_type == "stream":
             yield output.text

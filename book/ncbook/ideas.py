@@ -8,7 +8,7 @@ Blue and solid is what matches, orange and hatched what does not: no meaning res
 from __future__ import annotations
 
 import html
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +20,7 @@ class Idea:
     """The idea of a method in numbered panels; a notebook displays it."""
 
     drawings: Sequence[str]  # SVG
-    panels: Sequence[tuple[str, str]]  # title, and one or two sentences
+    panels: Mapping[str, str]  # title, and a sentence
 
     def _repr_html_(self) -> str:
         # Two or four panels are wide, three, five or six narrow.
@@ -32,24 +32,28 @@ class Idea:
         parts = (
             f'<section><p style="margin:0 0 .3rem"><strong>{number} · {html.escape(title)}</strong></p>'
             f'{svg}<p style="margin:.3rem 0 0;font-size:.92em">{html.escape(words)}</p></section>'
-            for number, (svg, (title, words)) in enumerate(zip(self.drawings, self.panels, strict=True), 1)
+            for number, (svg, (title, words)) in enumerate(
+                zip(self.drawings, self.panels.items(), strict=True), 1
+            )
         )
         return f'<div class="nc-schematic" style="{grid}">{"".join(parts)}</div>'
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
-        lines = (f"{number}. {title}: {words}" for number, (title, words) in enumerate(self.panels, 1))
+        lines = (
+            f"{number}. {title}: {words}" for number, (title, words) in enumerate(self.panels.items(), 1)
+        )
         return {"text/html": self._repr_html_(), "text/plain": "\n".join(lines)}
 
 
-def idea(name: str, *panels: tuple[str, str]) -> Idea:
+def idea(name: str, panels: Mapping[str, str]) -> Idea:
     """Return the panels of a method's idea, with the drawings ``name-1.svg``, ``name-2.svg``, ...
 
     Parameters
     ----------
     name : str
         Of the drawings in ``book/_static/ideas``.
-    *panels : tuple of str
-        Title of each panel, and one or two sentences.
+    panels : mapping
+        Title of each panel, and a sentence.
 
     Raises
     ------

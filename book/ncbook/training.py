@@ -28,6 +28,11 @@ from nclib.runs.pair_trainer import PairTrainer
 from nclib.runs.record import RECALLS, Record
 
 METRICS = {"pairs": ("rsum", "rSum", 1), "labels": ("map_avg", "mAP", 3)}  # of a task: key, name, decimals
+RULES = {  # of parameters that notebooks with a run beside others have on top of those of the run
+    "baseline": nclib.Rule(str, choices=("auto", "train", "none")),
+    "epochs": nclib.Rule(int, low=1),
+    "source": nclib.Rule(str, choices=("train", "recorded")),
+}
 OF_CLOSED = ("dataset", "preset", "mrate", "protocol", "seed", "noise_file", "data_options", "device", "out")
 ONE = " (one network)"  # ends the label of what one network of an ensemble reaches alone
 

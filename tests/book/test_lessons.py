@@ -19,7 +19,7 @@ def test_solutions_run_in_less_than_two_seconds_each(name: str, capsys: pytest.C
     solutions = [c for c in cells if c.id.startswith("solution-")]
     assert len(solutions) >= 3
     known: dict = {}
-    for cell in (c for c in cells if c.id in ("parameters", "check", "setup", *GIVEN)):
+    for cell in (c for c in cells if c.id in ("parameters", "check", "setup", "imports", *GIVEN)):
         exec(compile(cell.source, cell.id, "exec"), known)
     for cell in solutions:
         assert "hide-cell" in cell.metadata["tags"]

@@ -27,9 +27,11 @@ def test_every_drawing_is_shown_once():
     shown = []
     for path in NOTEBOOKS.glob("*.ipynb"):
         for cell in nbformat.read(path, 4).cells:
-            if cell.source.startswith("ncbook.idea("):
-                found = eval(cell.source, {"ncbook": ncbook})
-                shown += [re.search(r'"([\w-]+)"', cell.source)[1]] * len(found.drawings)
+            if drawn := re.search(r'^ncbook\.idea\("([\w-]+)", panels\)$', cell.source, re.MULTILINE):
+                panels, last = cell.source.rsplit("\n", 1)
+                exec(panels, known := {"ncbook": ncbook})
+                found = eval(last, known)
+                shown += [drawn[1]] * len(found.drawings)
                 assert found._repr_html_().count("<section>") == len(found.panels)
     names = [path.stem[:-2] for path in IDEAS.glob("*.svg")]
     assert sorted(shown) == sorted(names)
@@ -37,10 +39,10 @@ def test_every_drawing_is_shown_once():
 
 def test_panels_without_drawings_are_refused():
     with pytest.raises(ValueError, match="'l2rm' has 4 drawings for 1 panels; there are drawings of bicro, "):
-        ncbook.idea("l2rm", ("Title", "Words."))
+        ncbook.idea("l2rm", {"Title": "Words."})
 
 
 def test_words_are_text():
-    said = ncbook.idea("l2rm", *[("a < b", "c & d")] * 4)._repr_mimebundle_()
-    assert "<strong>1 · a &lt; b</strong>" in said["text/html"]
-    assert said["text/plain"].startswith("1. a < b: c & d\n2. ")
+    said = ncbook.idea("l2rm", {f"a < {b}": "c & d" for b in "wxyz"})._repr_mimebundle_()
+    assert "<strong>1 · a &lt; w</strong>" in said["text/html"]
+    assert said["text/plain"].startswith("1. a < w: c & d\n2. ")
