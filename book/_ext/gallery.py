@@ -33,7 +33,8 @@ HIDDEN_OUTPUT = {"hide-output", "remove-output", "hide-cell", "remove-cell"}
 REFERENCE = re.compile(r"\b(19|20)\d\d\b|arXiv")
 PNG = "image/png"
 FOLDED = re.compile(r"^(:{3,})\{dropdown\}.*?^\1$", re.DOTALL | re.MULTILINE)  # opens with a click
-NO_TEXT = re.compile(r"<(style|script|svg|details)\b.*?</\1>|<[^>]*>", re.DOTALL)  # of HTML
+CLOSED = re.compile(r"<details\b(?:(?!<details\b).)*?</details>", re.DOTALL)  # innermost of HTML
+NO_TEXT = re.compile(r"<(style|script|svg)\b.*?</\1>|<[^>]*>", re.DOTALL)  # of HTML
 CARD = """:::{{grid-item-card}} {title}
 :link: /notebooks/{name}
 :link-type: doc
@@ -104,7 +105,10 @@ def texts(cell: Any) -> Iterator[str]:
         if output.output_type == "stream":
             yield output.text
         elif "text/html" in data:
-            yield html.unescape(NO_TEXT.sub(" ", data["text/html"]))
+            text = data["text/html"]
+            while CLOSED.search(text):  # a closed part may hold others
+                text = CLOSED.sub(" ", text)
+            yield html.unescape(NO_TEXT.sub(" ", text))
         elif not any(kind.startswith("image/") for kind in data):
             yield plain(data.get("text/markdown", data.get("text/plain", "")))
 

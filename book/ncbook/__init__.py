@@ -29,7 +29,7 @@ from ncbook.layouts import LAYOUTS, PAPERS, Layout
 from ncbook.match import Rerun, reruns
 from ncbook.measurements import keep, measurement
 from ncbook.notebook import means, show
-from ncbook.one_row import compared_table, side_by_side
+from ncbook.one_row import compared_table
 from ncbook.page import listed
 from ncbook.papers import paper_table, printed
 from ncbook.runs import RECORDED, Runs, load_runs, named, protocol_line, recorded, recorded_run

@@ -211,6 +211,7 @@ def answers_table(paper: str, runs: Runs) -> Table:
         ],
         rows=rows,
         file=_file(table),
+        closed=len(rows) > 12,
     )
 
 

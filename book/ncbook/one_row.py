@@ -13,7 +13,7 @@ from ncbook.match import models_named, printed_sums
 from ncbook.page import Cell, Table, csv_text
 from ncbook.regime import groups_of, place_of, place_text
 from ncbook.runs import Runs, select
-from ncbook.tables import bundled_table, printed_table, reference_of
+from ncbook.tables import reference_of
 from nclib import plots
 
 PRINTED_MODEL = "sgr"  # of the printed rows, where a method is printed with several models
@@ -135,22 +135,3 @@ def _label(layout: Layout, row: Any) -> str:
     names = {label: name for name, label in plots.NAMES.items()}
     name = names.get(row.method, "triplet" if row.method == "plain" else row.method)
     return f"{name} ({row.variant})" if row.variant else name
-
-
-def side_by_side(paper: str, table: str, runs: Runs, *, preset: str = "") -> None:
-    """Display a table row by row, printed and measured; then, to open, as printed and as measured.
-
-    Parameters
-    ----------
-    paper, table, runs, preset
-        As in :func:`compared_table`.
-    """
-    from IPython.display import display  # the command line does without it
-
-    tables = (
-        compared_table(paper, table, runs, preset=preset),
-        printed_table(paper, table, runs),
-        bundled_table(paper, table, runs, preset=preset),
-    )
-    for one in filter(None, tables):
-        display(one)
