@@ -1,16 +1,12 @@
-"""Trained networks that chapters ask: what they score, and where transport would send their wrong pairs."""
+"""Trained networks that chapters ask, and batches of their wrong pairs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
-import torch
 
-from ncbook import play
 from ncbook.demo import opened, stored_runs
-from nclib.data import Split
 from nclib.runs import Record, TrainedModel
 
 RATE = 0.4  # mismatch rate of the stored networks
@@ -54,16 +50,6 @@ def wrong_batch(own: np.ndarray, given: np.ndarray, seed: int = 0) -> tuple[list
     return rows, [next((j for j, q in enumerate(rows) if own[q] == given[p]), -1) for p in rows]
 
 
-def plan_of(models: Mapping[str, TrainedModel], train: Split, given: np.ndarray, seed: int = 0) -> play.Play:
-    """Show plans of a batch of wrong pairs by several networks; ``given`` as in :func:`wrong_batch`."""
-    rows, partner = wrong_batch(np.asarray(train.image_of), given, seed)
-    texts = [train.captions.text(p) for p in rows]
-    pictures = [play.thumbnail(train, int(given[p])) for p in rows]
-    scores = {name: model.score(train.images[given[rows]], texts) for name, model in models.items()}
-    costs = {name: 1 - torch.as_tensor(S) for name, S in scores.items()}
-    return play.plan(costs, pictures, texts, partner)
-
-
 def stored(method: str, rate: float = RATE) -> Record:
     """Return the stored run of a network, a name of :data:`STORED`, at a mismatch rate.
 
@@ -79,11 +65,3 @@ def stored(method: str, rate: float = RATE) -> Record:
         if (Path(record.folder).parent.name, name, s.get("mrate")) == ("noisy_correspondence", method, rate):
             return record
     raise ValueError(f"no stored network of {method} at rate {rate:g}: make demo makes it")
-
-
-def stored_plan(*methods: str) -> play.Play:
-    """Show plans of a batch of wrong training pairs by stored networks, names of :data:`STORED`."""
-    records = {method: stored(method) for method in methods}
-    first = opened(records[methods[0]])
-    models = {STORED[method]: model_of(record) for method, record in records.items()}
-    return plan_of(models, first.dataset.train, first.trainer.pairs.image_of.numpy())

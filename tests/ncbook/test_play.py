@@ -71,7 +71,7 @@ def test_a_batch_of_wrong_pairs_begins_with_a_chain_of_partners():
 
 def test_a_network_that_is_not_stored_is_named():
     with pytest.raises(ValueError, match=r"no stored network of ncr at rate 0.4: make demo makes it"):
-        networks.stored_plan("l2rm", "ncr")
+        networks.stored("ncr")
 
 
 def test_search_ranks_by_the_given_scores(split):
