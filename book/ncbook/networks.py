@@ -10,7 +10,6 @@ from ncbook.demo import opened, stored_runs
 from nclib.runs import Record, TrainedModel
 
 RATE = 0.4  # mismatch rate of the stored networks
-STORED = {"l2rm": "L2RM", "plain": "triplet", "infonce": "InfoNCE", "rcl": "RCL"}
 BATCH, CHAIN = 12, 8  # wrong pairs of a batch, and those of them that hold each other's partners
 
 
@@ -51,7 +50,7 @@ def wrong_batch(own: np.ndarray, given: np.ndarray, seed: int = 0) -> tuple[list
 
 
 def stored(method: str, rate: float = RATE) -> Record:
-    """Return the stored run of a network, a name of :data:`STORED`, at a mismatch rate.
+    """Return the stored run of a network, ``plain``, ``infonce``, ``l2rm`` or ``rcl``, at a mismatch rate.
 
     Raises
     ------
