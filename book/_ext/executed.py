@@ -22,7 +22,7 @@ import yaml
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CODE = ("nclib", "book/ncbook", "book/bench", "book/requirements.lock", "book/_ext/run_notebooks.py")
 DATA = (
-    *("book/results", "book/measured", "book/demo", "book/_static/ideas"),
+    *("book/results", "book/measured", "book/demo", "book/clipart", "book/_static/ideas"),
     *("book/references.bib", "book/cpu.lock", "book/cuda.lock", "_config.yml", "_toc.yml"),
 )
 UNREAD = ("*.md", "licences/*")  # files beside code and data that no notebook reads

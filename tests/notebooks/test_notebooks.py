@@ -43,7 +43,8 @@ TINY = {
     },
     "noisy_correspondence": {"scenes": 120, "epochs": 2},
     "which_noise": {"dataset": "planted"},
-    "audit": {"scenes": 120, "epochs": 1, "labels": 20},
+    "audit": {"marks": 40, "score": "cosine", "seed": 1},
+    "audit_benchmark": {"data": "wikipedia", "measure": "ap"},
     "costs": {"batch": 64, "epochs": 5},
     "detectors": {"rate": 0.4, "overlap": 1.5},
     "field": {"rate": "0.6"},
@@ -181,7 +182,7 @@ def test_a_chapter_shows_stored_runs_and_trains_nothing(tmp_path, kernel):
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.parametrize("name", sorted(set(STORE) - {"audit", "noisy_correspondence"}))
+@pytest.mark.parametrize("name", sorted(set(STORE) - {"noisy_correspondence"}))
 def test_the_store_has_what_a_chapter_would_train(name, monkeypatch):
     monkeypatch.setattr("nclib.run", lambda *names, **given: pytest.fail("trained"))
     for registry in (PAIRS, LABELS, MODELS):  # what a cell registers ends with its test
@@ -245,8 +246,9 @@ def test_one_run_takes_methods_of_category_retrieval(tmp_path, kernel):
         ("repair", {"bank_size": 0}, "bank_size=0: must be"),
         ("repair", {"source": "stored"}, "source='stored': must be one of 'train', 'recorded'"),
         ("uot_rcl", {"noise_rate": 2}, "noise_rate=2: must be a number"),
-        ("audit", {"scenes": 10}, "scenes=10: must be"),
-        ("audit", {"protocol": "rows"}, "protocol='rows': must be one of"),
+        ("audit", {"marks": 5}, "marks=5: must be"),
+        ("audit", {"score": "best"}, "score='best': must be one of"),
+        ("audit_benchmark", {"data": "coco"}, "data='coco': must be one of"),
         ("omit", {"matching": "best"}, "matching='best'"),
         ("others", {"method": "l2rm"}, "method='l2rm': must be one of 'ncr', 'bicro', 'mscn', 'decl'"),
         ("others", {"options": {"rho": 0.1}}, "unknown parameter 'rho'"),

@@ -1,1 +1,0 @@
-"""Tables and figures of single chapters; what several share stands in :mod:`ncbook.training`."""
