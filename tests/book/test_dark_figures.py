@@ -7,8 +7,7 @@ import re
 
 import matplotlib.pyplot as plt
 import numpy as np
-import pytest
-from dark_figures import IMAGE, both, dark, turned
+from dark_figures import IMAGE, dark, turned
 
 
 def figure_with_picture() -> str:
@@ -31,13 +30,6 @@ def fill_of(svg: str, words: str) -> str:
     return found[1]
 
 
-def test_lightness_turns_round_and_hue_stays() -> None:
-    assert turned("#ffffff") == "#171717"
-    assert turned("#000000") == "#e8e8e8"
-    red, green, blue = (int(turned("#0072b2")[i : i + 2], 16) for i in (1, 3, 5))
-    assert blue > green > red
-
-
 def test_text_on_a_picture_keeps_its_colour() -> None:
     light = figure_with_picture()
     after = dark(light)
@@ -57,10 +49,3 @@ def test_the_ground_and_the_lines_change_and_the_picture_stays() -> None:
         assert f": {turned(colour)}" in after
     pictures = [re.findall(r"base64,([^\"]*)", text) for text in (light, after)]
     assert pictures[0] == pictures[1] != []
-
-
-@pytest.mark.parametrize(("own", "shown"), [("", ""), (' class="wide"', " wide")])
-def test_each_theme_gets_its_file(own: str, shown: str) -> None:
-    tags = both(f'<img{own} src="../_images/x.svg">', "../_images/x.svg", "../_images/x-dark.svg")
-    assert re.findall(r'class="([^"]*)"', tags) == [f"only-light{shown}", f"only-dark dark-light{shown}"]
-    assert re.findall(r'src="([^"]*)"', tags) == ["../_images/x.svg", "../_images/x-dark.svg"]

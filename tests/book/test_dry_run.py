@@ -1,5 +1,7 @@
 """The dry run of the papers' grids: made records that tell the run behind every printed cell."""
 
+import re
+
 import dry_run
 import grid
 import grid_plan as grids
@@ -11,23 +13,20 @@ from nclib.runs.record import Record
 
 
 def test_a_made_record_has_the_metrics_of_its_run(tmp_path):
-    path = tmp_path / "g.yml"
+    path, made = tmp_path / "g.yml", tmp_path / "made"
     path.write_text(
         "- {method: [plain, ncr], dataset: coco, preset: paper, model: [sgr, saf+sgr], mrate: 0.0}\n"
         "- {method: mrl, dataset: wikipedia, preset: paper, noise_rate: 0.2}\n"
     )
-    runs = grids.plan(path, root=".")
-    for number, run in enumerate(runs, 1):
-        dry_run.made(run, number).save(tmp_path / "made" / f"{run.label}.json")
-    groups = {
-        (r.settings["method"], r.settings.get("model")): set(r.metrics)
-        for r in (Record.load(p) for p in (tmp_path / "made").glob("*.json"))
-    }
+    for number, run in enumerate(grids.plan(path, root="."), 1):
+        dry_run.made(run, number).save(made / f"{run.label}.json")
+    records = [Record.load(p) for p in made.glob("*.json")]
+    groups = {(r.settings["method"], r.settings.get("model")): set(r.metrics) for r in records}
     one = {"val", "test", "test_dsl", "folds"}
     assert groups["plain", "sgr"] == one
     assert groups["plain", "saf+sgr"] == groups["ncr", "sgr"] == one | {"single"}
     assert groups["mrl", None] == {"val", "test"}
-    table = load_runs(tmp_path / "made").retrieval.set_index(["method", "model"])
+    table = load_runs(made).retrieval.set_index(["method", "model"])
     assert table.loc[("plain", "sgr"), "folds.i2t_r1"] == pytest.approx(dry_run.APART["folds"] + 1e-3)
     assert set(table["variant"]) == {""}
     assert set(table["test_images"]) == {5000}
@@ -48,24 +47,16 @@ def test_every_declared_run_fills_what_its_paper_prints(capsys, monkeypatch):
 
 def test_the_plan_stands_in_an_order_of_worth(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(grid, "stored", lambda *_: None)  # no step was measured
-    tables = {("L2RM", number): LAYOUTS["L2RM", number] for number in "36"}
-    monkeypatch.setattr(dry_run, "LAYOUTS", tables)
+    monkeypatch.setattr(dry_run, "LAYOUTS", {("L2RM", n): LAYOUTS["L2RM", n] for n in "36"})
     own = "{method: l2rm, dataset: f30k, preset: paper, model: sgr, mrate: 0.6, protocol: images"
     own += ", seed: [1, 0]"
     (tmp_path / "paper_a.yml").write_text(f"- {own}, rho: 0.3}}\n- {own}, rematch: kl}}\n")
     (tmp_path / "paper_b.yml").write_text(f"- {own}}}\n- {own}, rho: 0.1}}\n")  # 0.1 is the usual value
-    grids = [str(tmp_path / f"paper_{name}.yml") for name in "ab"]
-    assert grid.main([*grids, "--list"]) == 0
+    assert grid.main([*(str(tmp_path / f"paper_{name}.yml") for name in "ab"), "--list"]) == 0
     said = capsys.readouterr().out
-    lines = [line.split() for line in said.splitlines() if line.startswith(("missing  ", *"1234"))]
-    name = "l2rm-sgr-f30k-m0.6-images-s{}-preset=paper{}"
-    shown = [line[-1] if line[0] == "missing" else line[0] for line in lines]
-    assert shown == [
-        *("1.", name.format(0, "")),
-        *("2.", name.format(0, "-rematch=kl")),
-        *("3.", name.format(1, "-rematch=kl"), name.format(1, "")),
-        *("4.", name.format(0, "-rho=0.3"), name.format(1, "-rho=0.3")),
+    shown = re.findall(r"^(\d)\.|^missing .* l2rm-sgr-f30k-m0.6-images-(s\d)-preset=paper(\S*)$", said, re.M)
+    assert ["".join(words) for words in shown] == [
+        *("1", "s0", "2", "s0-rematch=kl", "3", "s1-rematch=kl", "s1", "4", "s0-rho=0.3", "s1-rho=0.3")
     ]
-    assert "1. One seed of the tables that compare methods: 1 runs (hours unknown), 13 printed cells" in said
-    assert "missing        ? h    6 cells  l2rm-sgr-f30k-m0.6-images-s0-preset=paper-rematch=kl" in said
-    assert "No run has a price" in said
+    assert "1 runs (hours unknown), 13 printed cells" in said
+    assert re.search(r"^missing +\? h +6 cells  l2rm.*-s0-preset=paper-rematch=kl$", said, re.M)

@@ -9,6 +9,7 @@ from concurrent.futures import Executor, Future
 from pathlib import Path
 from typing import Any
 
+import grid_plan
 import nbformat
 import pytest
 import run_notebooks
@@ -148,18 +149,15 @@ def test_a_file_that_moves_executes_notebooks_again(tree: Path) -> None:
 
 
 def test_a_notebook_that_reads_others_follows_them(tree: Path) -> None:
-    index, other = tree / "notebooks/index.ipynb", tree / "notebooks/a.ipynb"
-    nb = notebook("1")
-    nbformat.write(nb, index)
+    other, nb = tree / "notebooks/a.ipynb", notebook("1")
+    nbformat.write(nb, tree / "notebooks/index.ipynb")
     nb.metadata[READS] = ["*.ipynb"]
     nbformat.write(nb, tree / "notebooks/reader.ipynb")
-    before = {path.stem: source_digest(path) for path in (tree / "notebooks").iterdir()}
-    other.write_text(other.read_text("utf8").replace("The title", "Another"), "utf8")
-    after = {path.stem: source_digest(path) for path in (tree / "notebooks").iterdir()}
+    before, after = {}, {}
+    for found in (before, after):
+        found |= {path.stem: source_digest(path) for path in (tree / "notebooks").iterdir()}
+        other.write_text(other.read_text("utf8").replace("The title", "Another"), "utf8")
     assert {name for name in before if before[name] != after[name]} == {"a", "reader"}
-
-
-def test_the_ledger_follows_the_captions_that_its_index_reads() -> None:
     assert nbformat.read(ROOT / "notebooks/claims.ipynb", 4).metadata[READS] == ["*.ipynb"]
 
 
@@ -203,33 +201,29 @@ def test_the_live_run_is_quick_and_is_repeated_when_code_changes(tree: Path, mai
 
 @pytest.mark.exhaustive
 @pytest.mark.slow
-def test_on_the_papers_data_a_chapter_trains_with_their_parameters(
-    tree: Path, main, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    import grid_plan
-
+def test_on_the_papers_data_a_chapter_trains_with_their_parameters(tree: Path, main, monkeypatch) -> None:
     cell = 'dataset: str = "emoji"\npreset: str = "quick"\ndata_options = None\nsource: str = "train"\n'
     nb = notebook("# Trains", cell, "print(dataset, preset, source, data_options)")
     nb.cells[1].metadata["tags"] = [PARAMETERS]
     nbformat.write(nb, tree / "notebooks" / "b.ipynb")
-    data = tree / "data"
+    data, done = tree / "data", folder_of(tree) / "b.ipynb"
     with pytest.raises(SystemExit, match="there is no such folder"):
         main(["--paper", str(data)])
     data.mkdir()
     with pytest.raises(grid_plan.GridError, match=r"f30k: .*\n +missing[\s\S]*coco: "):
         run_notebooks.on_papers_data(tree / "notebooks" / "b.ipynb", data)
-    monkeypatch.setattr(grid_plan, "lacking_files", lambda name, options: f"{name}: none")
-    assert main(["a", "b", "--paper", str(data)]) == 0
-    assert "b.ipynb: shows stored runs: f30k: none\ncoco: none" in capsys.readouterr().out
-    done = folder_of(tree) / "b.ipynb"
-    assert nbformat.read(done, 4).cells[-1].outputs[0].text == "emoji quick recorded None\n"
-    monkeypatch.setattr(grid_plan, "lacking_files", lambda name, options: "" if name == "coco" else name)
-    assert main(["b", "--paper", str(data)]) == 0
-    stored = nbformat.read(done, 4)
-    assert [o.text for o in stored.cells[-1].outputs] == [f"coco paper train {{'root': '{data}'}}\n"]
-    assert INJECTED in stored.cells[2].metadata["tags"]  # the page shows them
+
+    def printed_with(missing: set[str]) -> str:
+        monkeypatch.setattr(grid_plan, "lacking_files", lambda name, _: name if name in missing else "")
+        assert main(["a", "b", "--paper", str(data)]) == 0
+        return str(nbformat.read(done, 4).cells[-1].outputs[0].text)
+
+    assert printed_with({"f30k", "coco"}) == "emoji quick recorded None\n"  # stored runs
+    shown = printed_with({"f30k"})
+    assert shown == f"coco paper train {{'root': '{data}'}}\n"
+    assert INJECTED in nbformat.read(done, 4).cells[2].metadata["tags"]  # the page shows them
     main([])  # the pages of this run stay
-    assert nbformat.read(done, 4).cells[-1].outputs[0].text.startswith("coco paper train")
+    assert nbformat.read(done, 4).cells[-1].outputs[0].text == shown
 
 
 def test_unknown_names_are_refused(tree: Path) -> None:

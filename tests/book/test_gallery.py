@@ -9,7 +9,7 @@ from typing import Any
 import nbformat
 from backlinks import back_links, page_of
 from executed import notebooks_of
-from gallery import first_sentence, reading, thumbnail, words
+from gallery import first_sentence, thumbnail
 from notebook_tools import notebook
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -36,27 +36,6 @@ def test_the_tagged_figure_else_the_first() -> None:
     assert thumbnail(nb) == ("svg", b"<svg>1</svg>")
     nb.cells[2].metadata["tags"] = ["thumbnail"]
     assert thumbnail(nb) == ("svg", b"<svg>2</svg>")
-
-
-def test_reading_time_counts_prose_and_figures() -> None:
-    nb = notebook("# T\n\n" + "word " * 690, "code = 1")
-    nb.cells[1].metadata["tags"] = ["hide-input"]
-    assert reading(nb) == "3 min"
-    nb.cells[1].outputs = [figure()]
-    assert reading(nb) == "3 min, 1 figure"
-    nb.cells[0].source = "# T"
-    nb.cells[1].outputs *= 2
-    assert reading(nb) == "1 min, 2 figures"
-
-
-def test_every_word_in_view_is_counted() -> None:
-    nb = notebook("# T\n\n::::{dropdown} More\n```\nfolded\n```\n::::", "a = 1", "b = 2")
-    nb.cells[1].outputs = [nbformat.v4.new_output("stream", text="two words\n")]
-    table = "<table><style>x y z</style><tr><td>1 &amp; 2</td></tr></table>"
-    nb.cells[2].outputs = [nbformat.v4.new_output("display_data", data={"text/html": table})]
-    assert words(nb) == 1 + 2 + 2 + 2 + 2
-    nb.cells[1].metadata["tags"], nb.cells[2].metadata["tags"] = ["hide-cell"], ["hide-input"]
-    assert words(nb) == 1 + 2
 
 
 def test_the_book_leads_from_functions_to_pages() -> None:

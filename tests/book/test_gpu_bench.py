@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import gpu_results
-import grid
 import grid_plan
 import pytest
 from bench import gpu, gpu_processes
@@ -174,21 +173,6 @@ def test_a_checkout_of_some_folders_measures(tmp_path: Path) -> None:
     parts = json.loads((tmp_path / "out.json").read_text("utf8"))["parts"]
     states = {name: part["state"] for name, part in parts.items()}
     assert states == {"step/saf tf32": "done", "transport/partial 16": "done"}
-
-
-@pytest.mark.slow
-def test_the_plan_shows_hours_cells_and_their_sum(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(grid, "stored", lambda root: made_results())
-    words = ["paper_repair", "--list", "--out", str(tmp_path), "--match", "^(ncr|bicro)-sgr-f30k-m0.2.*s0"]
-    assert grid.main(words) == 0
-    said = capsys.readouterr().out
-    assert "       ? h    7 cells  bicro-sgr-f30k-m0.2" in said  # six recalls and their sum
-    lines = [line for line in said.splitlines() if " h " in line and "ncr-sgr-f30k" in line]
-    assert len(lines) == 1
-    hours = float(lines[0].split()[1])
-    assert f"2 runs ({hours:,.1f} h, 1 of unknown hours), 14 printed cells" in said
 
 
 def test_the_cells_of_the_runs_are_those_that_a_dry_run_fills() -> None:

@@ -24,7 +24,6 @@ from code_blocks import blocks, commands
 
 import nclib
 from nclib import cli
-from nclib.common.options import Rule
 from nclib.data.registry import datasets
 from nclib.runs import experiment_of
 from nclib.runs.words import options_of
@@ -73,16 +72,10 @@ def test_the_code_of_a_page_runs_in_its_order(
 
 def given(words: list[str]) -> dict[str, Any]:
     """Parameters of a papermill command."""
-    found: dict[str, Any] = {}
-    while words:
-        word = words.pop(0)
-        if word == "-p":
-            name, value = words.pop(0), words.pop(0)
-            found[name] = yaml.safe_load(value)
-        elif word == "-y":
-            found |= yaml.safe_load(words.pop(0))
-        else:
-            raise AssertionError(f"papermill has no {word} here")
+    rest, found = iter(words), dict[str, Any]()
+    for word in rest:
+        assert word in ("-p", "-y")
+        found |= {next(rest): yaml.safe_load(next(rest))} if word == "-p" else yaml.safe_load(next(rest))
     return found
 
 
@@ -98,22 +91,16 @@ PAPERMILL = [(n, c) for n, page in PAGES.items() for c in commands(page) if c.st
 
 @pytest.mark.parametrize(("page", "command"), PAPERMILL)
 def test_papermill_lines_name_parameters_that_exist(page: str, command: str) -> None:
-    words = shlex.split(command)[1:]
-    if words[0] == "--help-notebook":
-        assert offered(words[1])
-        return
-    notebook, _, *rest = words
-    values = given(rest)
-    known = offered(notebook)
+    words = [word for word in shlex.split(command)[1:] if word != "--help-notebook"]
+    notebook, known, values = words[0], offered(words[0]), given(words[2:])
+    assert known
     if "mrat" in values:  # shown to be refused
-        assert "mrat" not in known
         with pytest.raises(ValueError, match="did you mean 'mrate'"):
             nclib.check_parameters(values, "l2rm")
         return
     assert set(values) <= known
-    method = METHOD_OF.get(Path(notebook).stem)
-    if method:
-        rules: dict[str, Rule] = experiment_of(method).parameters()
+    if method := METHOD_OF.get(Path(notebook).stem):
+        rules = experiment_of(method).parameters()
         assert not [k for k, v in values.items() if k in rules and not rules[k].accepts(v)]
 
 
@@ -165,23 +152,18 @@ def test_the_table_on_full_size_is_what_was_measured() -> None:
     found = json.loads((ROOT / "book" / "measured" / "bench_full_size.json").read_text("utf8"))
     rows = {(r["source"], r["cache"]): r for r in found["loading"]}
     waits = {(r["source"], r["cache"], r["n_ahead"]): r["waiting"] for r in found["steps"]}
-
-    def speed(source: str, cache: str) -> str:
-        row = rows.get((source, cache), {"batches": 0, "seconds": 1})
-        return f"{row['batches'] * 128 / row['seconds']:,.0f}" if row["batches"] else ""
-
     expected = []
     for source, ahead in (("memory", 0), ("memmap", 0), ("rows", 0), ("rows", 2), ("half", 2)):
-        size = f"{rows[source, 'warm']['vm_hwm_mb']:,.0f} MB"
-        cells = [size, speed(source, "warm"), speed(source, "cold")]
+        cells = [f"{rows[source, 'warm']['vm_hwm_mb']:,.0f} MB"]
+        of_cache = [rows.get((source, cache)) or {"batches": 0} for cache in ("warm", "cold")]
+        cells += [f"{r['batches'] * 128 / r['seconds']:,.0f}" if r["batches"] else "" for r in of_cache]
         shares = [waits.get((source, cache, ahead)) for cache in ("warm", "cold")]
         texts = ["" if value is None else f"{100 * value:.0f} %" for value in shares]
         expected.append([*(cells if (source, ahead) != ("rows", 2) else ["", "", ""]), *texts])
     page = PAGES["full_size"].read_text("utf8")
     table = page[page.index("| source | largest resident set") :].split("\n\n")[0].splitlines()[2:]
     assert [[cell.strip() for cell in line.split("|")[2:-1]] for line in table] == expected
-    assert f"{found['rows']:,} pictures" in page
-    assert found["when"] in page
+    assert (f"{found['rows']:,} pictures" in page, found["when"] in page) == (True, True)
 
 
 @pytest.mark.exhaustive

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 from check_html import problems
 from executed import SOURCE, folder_of, source_digest
-from nb_overlay import COLUMNS, DRAWING, SMALL, comparison, described, shown, unbroken
+from nb_overlay import COLUMNS, comparison
 from notebook_tools import build, executed, notebook
 
 EXT = Path(__file__).resolve().parents[2] / "book" / "_ext"
@@ -30,41 +30,6 @@ RUN: dict[str, Any] = {
 }
 
 
-def test_a_mean_and_its_deviation_stay_on_one_line() -> None:
-    assert unbroken("<td>221.7 ± 3.4 (3) ‡</td>") == "<td>221.7\xa0±\xa03.4\xa0(3) ‡</td>"
-    assert unbroken("+0.4 ± 0.12, and 5 (all)") == "+0.4\xa0±\xa00.12, and 5 (all)"
-    assert unbroken("<td>+0.014 [-0.2, +1.5]</td>") == "<td>+0.014 [-0.2,\xa0+1.5]</td>"
-    assert unbroken("mean ± deviation, [1, 2, 3]") == "mean ± deviation, [1, 2, 3]"
-    script = '<script type="application/json">{"said": "1 ± 2", "at": [0.1, 0.2]}</script>'
-    assert unbroken(f"{script}1 ± 2") == f"{script}1\xa0±\xa02"
-
-
-def test_drawings_without_pictures_may_be_shown_dark() -> None:
-    page = executed(notebook("# Recall\n\n## What the *split* sees", "draw()", "show()", "both()"))
-    page.cells[3].metadata["mystnb"] = {"image": {"alt": "Said."}}
-    svg = ['<svg width="371pt"><path/></svg>', "<svg width='9pt'><image href='x'/></svg>"]
-    for cell, drawn in zip(page.cells[1:], ([0], [1], [0, 1]), strict=True):
-        cell.outputs = [nbformat.v4.new_output("display_data", {"image/svg+xml": svg[k]}) for k in drawn]
-    images = [cell.metadata["mystnb"]["image"] for cell in described(page).cells[1:]]
-    assert [image.get("classes") for image in images] == [DRAWING, None, None]
-    heading = "Figure under the heading: What the split sees"
-    assert [image["alt"] for image in images] == [heading, heading, "Said."]
-    page.cells[1].metadata.clear()
-    page.cells[1].outputs[0].data["image/svg+xml"] = '<svg width="370pt"/>'
-    assert described(page).cells[1].metadata["mystnb"]["image"]["classes"] == f"{DRAWING} {SMALL}"
-
-
-def test_a_training_log_is_one_line_that_unfolds() -> None:
-    page = executed(notebook("train()", "x"))
-    log = "stored run, trained in 90 s\nepoch 1/1 a<b 0.1\nl2rm-0 [quick]: rSum 9.0  (i2t)\n"
-    page.cells[0].outputs[0].text = log
-    kept, other = (cell.outputs[0] for cell in shown(page).cells)
-    nbformat.validate(page)
-    pattern = "<details.*?<summary>.*90 s; .* rSum 9.0</summary><pre>(.*)</pre></details>"
-    assert re.findall(pattern, kept.data["text/html"], re.S) == [log.strip().replace("<", "&lt;")]
-    assert other.text == "output 2\n"
-
-
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
     """A book of one executed notebook, a how-to page, the interfaces, and a notebook that is no page."""
@@ -76,7 +41,10 @@ def tree(tmp_path: Path) -> Path:
     nbformat.write(notebook("# No page"), tmp_path / "notebooks" / "spare.ipynb")
     done = executed(nb, "own output")
     done.cells[1].outputs = [nbformat.v4.new_output("display_data", {"image/svg+xml": PICTURE})]
-    table = {"text/html": "<table><tr><th>n</th></tr><tr><td>42</td></tr></table>", "text/plain": "42"}
+    table = {
+        "text/html": '<table id="T_n"><caption>N</caption><tr><td>42</td></tr></table>',
+        "text/plain": "42",
+    }
     done.cells[2].outputs.insert(0, nbformat.v4.new_output("display_data", table))
     done.metadata[SOURCE] = source_digest(source)
     block = "```{code-block} python\n:name: x\n\nfrom nclib import run\n\nrun('l2rm')\n```\n"
@@ -102,7 +70,8 @@ def tree(tmp_path: Path) -> Path:
     (tmp_path / "conf.py").write_text(
         f"import sys\nsys.path[:0] = [{str(EXT.parents[1])!r}, {str(EXT)!r}]\n"
         "extensions = ['myst_nb', 'sphinx_design', 'sphinx.ext.autodoc', 'sphinx.ext.napoleon']\n"
-        "extensions += ['nb_overlay', 'gallery', 'backlinks']\nmyst_enable_extensions = ['colon_fence']\n"
+        "extensions += ['nb_overlay', 'gallery', 'backlinks', 'table_numbers']\nnumfig = True\n"
+        "myst_enable_extensions = ['colon_fence']\n"
         "nb_execution_mode = 'off'\n"
         "exclude_patterns = ['_build', 'book/live', 'html', 'notebooks/spare.ipynb']\n",
         "utf8",
@@ -126,6 +95,7 @@ def test_a_build_shows_executed_notebooks_cards_and_links_and_refuses_others(tre
     for said in ('href="notebooks/a.html"', "Page one: its rest", "It says this.", "1 min, 1 figure"):
         assert said in index
     assert "<td>42</td>" in index
+    assert "Table 1.1 " in page  # the first of the first page of the contents
     assert 'alt="A circle"' in index
     assert (tree / "html" / "_images" / "a.svg").read_text("utf8") == PICTURE
     assert not list(problems(tree / "html"))

@@ -10,23 +10,6 @@ import pytest
 from nclib.data.emoji import assets, compose, features, render
 
 
-def test_the_choice_is_balanced_and_repeatable():
-    candidates = [
-        {"emoji": chr(0x4E00 + 40 * k + i), "subgroup": name}
-        for k, name in enumerate(s for group in assets.CLASSES.values() for s in group)
-        for i in range(24)
-    ]
-    chosen = build_emoji.choose(candidates)
-    assert chosen == build_emoji.choose(list(candidates))
-    assert len(chosen) == 200
-    counts = {}
-    for row in chosen:
-        counts[row["class"]] = counts.get(row["class"], 0) + 1
-    assert counts == dict.fromkeys(assets.CLASSES, 20)
-    subgroups = [row["subgroup"] for row in chosen]
-    assert min(subgroups.count(name) for name in set(subgroups)) >= 2
-
-
 def test_the_listed_sums_are_those_of_the_shipped_files():
     for line in (assets.FOLDER / assets.SUMS).read_text().splitlines():
         digest, name = line.split(maxsplit=1)

@@ -18,12 +18,11 @@ def home(tmp_path, monkeypatch):
 class Builder:
     """Writes one file and counts its calls."""
 
-    def __init__(self, text="content"):
-        self.calls, self.text = 0, text
+    calls = 0
 
     def __call__(self, folder):
         self.calls += 1
-        (folder / "file.txt").write_text(self.text)
+        (folder / "file.txt").write_text("content")
         return {"note": 7}
 
 

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from unittest.mock import DEFAULT, Mock
 
 import data_convert as convert
 import numpy as np
@@ -97,9 +98,7 @@ def test_the_vocabulary_is_the_one_that_loading_builds(converted, capsys):
     built = load("f30k", root=converted, build_vocabulary=True).vocabulary
     assert file.read_bytes() == made
     assert main(command) == 0  # the same words: nothing is lost
-    said = capsys.readouterr().out
-    assert f"{built.size:,} words that occur 4 times or more" in said
-    assert "train: 50 captions, 250 words, 80.00% of them known" in said
+    assert f"{built.size:,} words" in capsys.readouterr().out
     Vocabulary.from_texts(["other"]).to_json(file)
     assert main(command) == 1
     assert main([*command, "--replace"]) == 0
@@ -112,10 +111,7 @@ def resave(given, i, array):
 
 SPOILT = {
     "no file": (lambda g: (g / "single" / "img_004.npy").unlink(), "no .npy or .npz file for img_004"),
-    "shape": (
-        lambda g: resave(g, 2, np.zeros((4, 4), "f4")),
-        r"in shape: img_000.npy \(3, 4\), img_002",
-    ),
+    "shape": (lambda g: resave(g, 2, np.zeros((4, 4), "f4")), r"in shape: img_000.npy \(3, 4\), img_002"),
     "axes": (lambda g: resave(g, 2, np.zeros(4, "f4")), r"not float32 .*img_002.npy \(float32 \(4,\)\)"),
     "type": (lambda g: resave(g, 3, np.zeros((3, 4))), r"not float32 .*img_003.npy \(float64"),
     "cut": (lambda g: os.truncate(g / "single" / "img_005.npy", 150), r"img_005.npy \(it is cut short"),
@@ -142,10 +138,7 @@ def test_bad_input_is_named_and_nothing_is_believed(given, name, capsys):
 
 TSV = {
     "twice": (line("img_003", numbers(1)[0]), "several lines for img_003; --take-first"),
-    "count": (
-        line("img_003", numbers(1)[0], count=10),
-        "must have 3 boxes; other counts: img_003: 10",
-    ),
+    "count": (line("img_003", numbers(1)[0], count=10), "must have 3 boxes; other counts: img_003: 10"),
     "columns": (b"img_003\t1\t1\n", r"lack columns .*: img_003 \(all.tsv, byte"),
     "width": (line("img_009", np.zeros((3, 5), "f4")), "found img_000: 4, img_009: 5"),
     "nan": (line("img_009", np.full((3, 4), np.inf, "f4")), "NaN or infinite values: img_009"),
@@ -172,15 +165,12 @@ def test_bad_lines_are_named(given, name, capsys):
         assert np.array_equal(np.load(given / "out" / "train_ims.npy"), numbers(10))
 
 
-@pytest.mark.parametrize(
-    ("value", "words"),
-    [(7e4, "beyond 65,504, the largest of float16, in row 5"), (np.nan, "NaN or infinite values: row 5")],
-)
-def test_numbers_that_float16_cannot_hold(tmp_path, value, words):
+@pytest.mark.parametrize(("value", "said"), [(7e4, "beyond 65,504.* row 5"), (np.nan, "NaN or .* row 5")])
+def test_numbers_that_float16_cannot_hold(tmp_path, value, said):
     rows = numbers(9)
     rows[5, 1, 1] = value
     np.save(tmp_path / "train_ims.npy", rows)
-    with pytest.raises(ConvertError, match=words):
+    with pytest.raises(ConvertError, match=said):
         convert.half(tmp_path / "train_ims.npy")
     assert not (tmp_path / "train_ims.f16.npy").exists()
 
@@ -243,10 +233,7 @@ import sys, time
 import data_convert
 from nclib.common import row_writer
 count = row_writer._count
-def slow(*words):
-    time.sleep(0.02)
-    count(*words)
-row_writer._count = slow
+row_writer._count = lambda *words: (time.sleep(0.02), count(*words))
 print("ready", flush=True)
 sys.exit(data_convert.main(sys.argv[1:]))
 """
@@ -292,34 +279,25 @@ def test_killed_at_any_moment_it_continues_and_ends_with_the_same_bytes(large):
 
 @pytest.mark.parametrize("damage", ["none", "source", "counter", "part", "shorter"])
 def test_rows_are_kept_when_source_and_file_are_as_before(large, monkeypatch, damage, capsys):
-    real, calls = row_writer._count, []
-
-    def stops(*words):
-        calls.append(words)
-        if len(calls) == 9:
-            raise KeyboardInterrupt
-        real(*words)
-
-    monkeypatch.setattr(row_writer, "_count", stops)
-    assert main(["half", str(large / "train_ims.npy")]) == 130
-    part, row = large / "train_ims.f16.npy.part", 36 * 8 * 2
+    real, source, part = row_writer._count, large / "train_ims.npy", large / "train_ims.f16.npy.part"
+    counting = Mock(side_effect=[DEFAULT] * 8 + [KeyboardInterrupt], wraps=real)
+    monkeypatch.setattr(row_writer, "_count", counting)
+    assert main(["half", str(source)]) == 130
     if damage == "source":
-        rows = np.load(large / "train_ims.npy") + 1
-        np.save(large / "train_ims.npy", rows)
+        rows = np.load(source) + 1
+        np.save(source, rows)
         np.save(large / "expected.npy", rows.astype(np.float16))
     elif damage == "counter":
         (large / "train_ims.f16.npy.progress").write_text('{"rows": 5')  # not finished
     elif damage == "part":
         part.unlink()
     elif damage == "shorter":
-        os.truncate(part, 128 + 100 * row + 7)
+        os.truncate(part, 128 + 100 * 36 * 8 * 2 + 7)
     monkeypatch.setattr(row_writer, "_count", real)
     capsys.readouterr()
-    assert main(["half", str(large / "train_ims.npy")]) == 0
-    kept = {"none": "512 of", "shorter": "100 of"}.get(damage)
-    said = capsys.readouterr().err
-    assert ("from an earlier attempt" in said) == (kept is not None)
-    assert kept is None or f"{kept} 5,120 rows are there from an earlier attempt" in said
+    assert main(["half", str(source)]) == 0
+    kept = re.findall(r"(\d+) of 5,120 rows are there from an earlier attempt", capsys.readouterr().err)
+    assert kept == {"none": ["512"], "shorter": ["100"]}.get(damage, [])
     assert (large / "train_ims.f16.npy").read_bytes() == (large / "expected.npy").read_bytes()
 
 
@@ -364,6 +342,6 @@ def test_two_at_once_are_refused(large, capsys):
         time.sleep(0.01)
     assert main(["half", str(large / "train_ims.npy")]) == 1
     assert "another process is writing" in capsys.readouterr().err
-    _, said = process.communicate(timeout=60)
-    assert process.returncode == 0, said
+    process.communicate(timeout=60)
+    assert process.returncode == 0
     assert (large / "train_ims.f16.npy").read_bytes() == (large / "expected.npy").read_bytes()

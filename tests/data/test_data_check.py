@@ -94,20 +94,10 @@ DAMAGES = {
     "other words": ("f30k_precomp_vocab.json", words("chat chien"), WRONG, "knows 0% of the words of these"),
     "more words": ("f30k_precomp_vocab.json", words("a dog and cat cow"), OTHER, "9 words; published: 8"),
     "copy of other numbers": ("train_ims.f16.npy", half_of(numbers(6) * 2), WRONG, "row 0 differs; make it"),
-    "copy of other rows": (
-        "train_ims.f16.npy",
-        half_of(numbers(5)),
-        WRONG,
-        "(5, 3, 4), its original",
-    ),
+    "copy of other rows": ("train_ims.f16.npy", half_of(numbers(5)), WRONG, "(5, 3, 4), its original"),
     "copy cut short": ("dev_ims.f16.npy", lambda p: os.truncate(p, 200), WRONG, "it is cut short"),
     "copy of another type": ("dev_ims.f16.npy", array(numbers(4)), WRONG, "must be float16 (rows, regions"),
-    "noise row out of range": (
-        "noise_0.5.npy",
-        array(np.r_[:29, 6]),
-        WRONG,
-        "in noise_0.5.npy must be",
-    ),
+    "noise row out of range": ("noise_0.5.npy", array(np.r_[:29, 6]), WRONG, "in noise_0.5.npy must be"),
     "noise below zero": ("noise_0.5.npy", array(np.r_[:29, -1]), WRONG, "names image row -1"),
     "noise of other length": ("noise_0.5.npy", array(np.arange(7)), WRONG, "fits neither format"),
     "noise in fractions": ("noise_0.5.npy", array(np.zeros(30)), WRONG, "one row of whole numbers"),
@@ -161,37 +151,30 @@ def states(report):
 def test_published_sizes_are_told_from_others(root, monkeypatch, capsys):
     monkeypatch.undo()
     report = check("f30k", root)
-    assert report.complete(any_size=True)
-    assert not report.complete()
-    assert {file for file, state in states(report).items() if state == OTHER} == {
-        *(f"{split}_ims.npy" for split in SIZES), "f30k_precomp_vocab.json"
-    }  # fmt: skip
-    assert "4 images of 3 x 4, row per caption" in str(report)
+    assert (report.complete(any_size=True), report.complete()) == (True, False)
+    others = {file for file, state in states(report).items() if state == OTHER}
+    assert others == {*(f"{split}_ims.npy" for split in SIZES), "f30k_precomp_vocab.json"}
     assert "published: 29,000 images" in str(report)
-    assert main([str(root)]) == 1
+    (root / "empty").mkdir()
+    codes = {"": 1, "f30k --any-size": 0, "coco --any-size": 1}
+    assert {words: main([str(root), *words.split()]) for words in codes} == codes
     said = capsys.readouterr().out
     assert said.startswith("f30k: complete, in other sizes than published")
-    assert "\ncoco" not in said  # nothing of it is there
-    assert "f30k_precomp/*_boxes.npy      boxes of the regions of train, dev, test, for TERAN" in said
-    assert main([str(root), "f30k", "--any-size"]) == 0
-    assert main([str(root), "coco", "--any-size"]) == 1
-    assert "coco: not there" in capsys.readouterr().out
-    (root / "empty").mkdir()
+    assert said.count("coco: not there") == 1  # where it is asked for
     assert main([str(root / "empty")]) == 1
     assert "nothing that is known" in capsys.readouterr().out
 
 
 def test_boxes_are_checked_where_they_are_and_missed_where_they_are_needed(root):
     assert not any("boxes" in file for file in states(check("f30k", root)))
-    report = check("f30k", root, boxes=True)
-    assert [states(report)[f"{split}_boxes.npy"] for split in SIZES] == [MISSING] * 3
-    assert "train_boxes.npy               float32 (a row for each row of features, 3, 4)" in str(report)
-    assert states(report)["train_caps.txt"] == GOOD
+    found = states(check("f30k", root, boxes=True))
+    assert [found[f"{split}_boxes.npy"] for split in SIZES] == [MISSING] * 3
+    assert found["train_caps.txt"] == GOOD
     for split, rows in (("train", 6), ("dev", 20), ("test", 4)):  # one too many
         np.save(root / "f30k_precomp" / f"{split}_boxes.npy", np.zeros((rows, 3, 4), np.float32))
-    found = check("f30k", root)
-    assert [states(found)[f"{split}_boxes.npy"] for split in SIZES] == [GOOD, GOOD, WRONG]
-    assert "must be float32 (3, 3, 4), got float32 (4, 3, 4)" in str(found)
+    report = check("f30k", root)
+    assert [states(report)[f"{split}_boxes.npy"] for split in SIZES] == [GOOD, GOOD, WRONG]
+    assert "must be float32 (3, 3, 4), got float32 (4, 3, 4)" in str(report)
 
 
 def test_a_full_look_reads_every_row(root):
@@ -216,8 +199,7 @@ def test_category_files(tmp_path):
         load("wikipedia", root=tmp_path)
     assert len(load("wikipedia", root=tmp_path, sizes="any").train) == 20
     assert not check("nuswide", tmp_path).found
-    del arrays["test_text"]
-    np.savez(tmp_path / "wikipedia.npz", **arrays)
+    np.savez(tmp_path / "wikipedia.npz", **{name: x for name, x in arrays.items() if name != "test_text"})
     assert states(check("wikipedia", tmp_path)) == {"wikipedia": WRONG}
 
 

@@ -94,14 +94,9 @@ def contents(data):
 
 @pytest.mark.parametrize(
     ("name", "options"),
-    [
-        ("planted", {}),
-        ("emoji", {}),
-        ("emoji", {"features": "pixels"}),
-        ("planted_category", {}),
-        ("emoji_category", {}),
-    ],
-)
+    [*((name, {}) for name in ("planted", "emoji", "planted_category", "emoji_category")),
+     ("emoji", {"features": "pixels"})],
+)  # fmt: skip
 def test_data_are_the_same_in_another_process(name, options):
     data = load(name, n_train=12, n_val=6, n_test=6, **options)
     again = pickle.loads(pickle.dumps(data))

@@ -21,35 +21,6 @@ def scenes():
     return compose.compose(200, seed=0, split="test", block=0)
 
 
-def slow_picture(drawings, scene):
-    """One scene by plain floating-point resampling and blending."""
-    picture = np.broadcast_to(render.PALETTE[scene["tint"]].astype(float), (96, 96, 3)).copy()
-    for slot in range(scene["count"]):
-        s, x, y = (int(scene[key][slot]) for key in ("size", "x", "y"))
-        drawing = drawings[scene["concept"][slot], scene["designer"][slot]].astype(float)
-        alpha = drawing[..., 3:] / 255
-        premultiplied = np.concatenate([drawing[..., :3] * alpha, alpha], -1)
-        edges = np.arange(s + 1) * 48 / s
-        cover = np.clip(
-            np.minimum(edges[1:, None], np.arange(1, 49)) - np.maximum(edges[:-1, None], np.arange(48)), 0, 1
-        )
-        cover /= cover.sum(1, keepdims=True)
-        small = np.moveaxis(cover @ np.moveaxis(premultiplied, -1, 0) @ cover.T, 0, -1)
-        place = picture[y : y + s, x : x + s]
-        place[:] = small[..., :3] + place * (1 - small[..., 3:])
-    return picture
-
-
-def test_pictures_equal_plain_blending(painter, scenes):
-    drawings = assets.read_drawings()
-    pictures = painter.paint(scenes[:40])
-    assert pictures.shape == (40, 3, 96, 96)
-    for picture, scene in zip(pictures, scenes, strict=False):
-        difference = np.abs(picture.transpose(1, 2, 0) - slow_picture(drawings, scene))
-        assert difference.mean() < 0.5
-        assert difference.max() < 20  # edges of target pixels are rounded to 1/16 pixel
-
-
 @given(st.integers(0, 82), st.integers(0, 82), st.integers(14 * 16, 96 * 16), st.integers(0, 2**32 - 1))
 def test_crops_equal_an_average_over_sixteenths(x, y, side, seed):
     side = min(side, (96 - max(x, y)) * 16)

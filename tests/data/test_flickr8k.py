@@ -76,25 +76,20 @@ def test_changed_or_unfinished_files_are_refused(prepared):
 
 
 def test_judgements_of_people(prepared):
+    crowdsourced = prepared / "CrowdFlowerAnnotations.txt"
     (prepared / "ExpertAnnotations.txt").write_text("p1.jpg\tp0.jpg#3\t1\t1\t3\np2.jpg\tp2.jpg#0\t4\t4\t3\n")
-    (prepared / "CrowdFlowerAnnotations.txt").write_text("p9.jpg\tp8.jpg#4\t0.5\t2\t2\n")
+    crowdsourced.write_text("p9.jpg\tp8.jpg#4\t0.5\t2\t2\n")
     dataset = load("f8k", root=prepared)
     judged = dataset.test.details["judgements"]
     experts, crowd = judged["experts"], judged["crowd"]
     assert (experts.image.tolist(), experts.caption.tolist()) == ([1, 2], [3, 10])
-    assert experts.rating.tolist() == [5 / 3, 11 / 3]
-    assert experts.fits.tolist() == [False, True]
+    assert (experts.rating.tolist(), experts.fits.tolist()) == ([5 / 3, 11 / 3], [False, True])
     assert (crowd.image.tolist(), crowd.caption.tolist(), crowd.fits.tolist()) == ([9], [44], [True])
     assert "judgements" not in dataset.train.details
-    for line in (
-        "p9.jpg\tp99.jpg#4\t0.5\t2\t2",
-        "p9.jpg\tp8.jpg#5\t0.5\t2\t2",
-        "p9.jpg\tp8.jpg#-1\t0.5\t2\t2",
-        "p9.jpg\tp8.jpg#4\t0.5\t2",
-    ):
-        (prepared / "CrowdFlowerAnnotations.txt").write_text(f"{line}\n")
-        with pytest.raises(ValueError, match=r"CrowdFlowerAnnotations.txt, line 1: not a judgement of"):
+    for said in ("p99.jpg#4\t0.5\t2\t2", "p8.jpg#5\t0.5\t2\t2", "p8.jpg#-1\t0.5\t2\t2", "p8.jpg#4\t0.5\t2"):
+        crowdsourced.write_text(f"p9.jpg\t{said}\n")
+        with pytest.raises(ValueError, match=r"CrowdFlowerAnnotations.txt, line 1: not a judgement"):
             load("f8k", root=prepared)
-    (prepared / "CrowdFlowerAnnotations.txt").write_text("p9.jpg\tp8.jpg#4\tnan\t2\t2\n")
+    crowdsourced.write_text("p9.jpg\tp8.jpg#4\tnan\t2\t2\n")
     with pytest.raises(ValueError, match="rating 0 is nan"):
         load("f8k", root=prepared)

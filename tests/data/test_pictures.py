@@ -2,9 +2,12 @@
 
 import json
 import re
+import sys
 
 import numpy as np
 import pytest
+import torch
+from PIL import Image
 
 import nclib
 from nclib.common import row_writer
@@ -22,8 +25,6 @@ class Colours:
     """Stands in for the network: the mean colour of each ninth of a picture, 1,280 numbers a cell."""
 
     def extract_features(self, pixels):
-        import torch
-
         cells = torch.nn.functional.adaptive_avg_pool2d(pixels, 7)
         ramp = torch.linspace(0.5, 1.5, pictures.CHANNELS)[None, :, None, None]
         return cells.mean(1, keepdim=True) * ramp + cells[:, :1] * ramp.flip(1)
@@ -38,18 +39,14 @@ def network(monkeypatch):
 @pytest.fixture
 def photographs(tmp_path):
     """Thirty pictures, two or three captions each."""
-    from PIL import Image
-
-    folder, rng = tmp_path / "photos", np.random.default_rng(0)
+    folder, rng, rows = tmp_path / "photos", np.random.default_rng(0), ["image,caption"]
     folder.mkdir()
-    rows = ["image,caption"]
     for i in range(30):
         pixels = rng.integers(0, 255, (40 + i, 50, 3), dtype=np.uint8)
         Image.fromarray(pixels).save(folder / f"{i:02d}.png")
         rows += [f'{i:02d}.png,"a picture, number {i}, version {k}"' for k in range(2 + i % 2)]
-    table = tmp_path / "captions.csv"
-    table.write_text("\n".join(rows) + "\n")
-    return {"images": folder, "captions": table, "out": tmp_path / "out"}
+    (tmp_path / "captions.csv").write_text("\n".join(rows) + "\n")
+    return {"images": folder, "captions": tmp_path / "captions.csv", "out": tmp_path / "out"}
 
 
 def command(given):
@@ -60,7 +57,7 @@ def command(given):
 
 
 @pytest.mark.parametrize(
-    ("rows", "message"),
+    ("rows", "said"),
     [
         (["image,tag,split", "x.jpg,one,train"], r"no column of captions: .*: image, tag, split\)"),
         (["image|tag", "x.jpg|one"], r"no column of captions: call it 'caption'.*: image, tag\)"),
@@ -70,10 +67,10 @@ def command(given):
         (["image,caption,split", "x.jpg,one,dev", "y.jpg,one,"], "y.jpg has no split; give one for every"),
     ],
 )
-def test_bad_tables(photographs, rows, message, capsys):
+def test_bad_tables(photographs, rows, said, capsys):
     photographs["captions"].write_text("\n".join(rows))
     assert main(command(photographs)) == 1
-    assert re.search(message, capsys.readouterr().err)
+    assert re.search(said, capsys.readouterr().err)
 
 
 def test_drawn_splits_repeat_and_cover(tmp_path):
@@ -90,33 +87,26 @@ def test_drawn_splits_repeat_and_cover(tmp_path):
 def test_own_pictures_become_data(photographs, capsys):
     out = photographs["out"]
     assert main(command(photographs)) == 0
-    assert capsys.readouterr().out.splitlines() == [
-        str(out),
-        "train: 24 pictures, 48 captions",
-        "dev: 3 pictures, 6 captions",
-        "test: 3 pictures, 6 captions",
-        f"nclib run l2rm --dataset region_files --data_options.root {out} --batch_size 6",
-    ]
+    said = capsys.readouterr().out.splitlines()
+    assert (said[0], said[-1].split()[:3], said[-1].split()[-1]) == (str(out), ["nclib", "run", "l2rm"], "6")
     dataset = nclib.data.load("region_files", root=out)
-    assert (dataset.train.n_images, dataset.val.n_images, dataset.test.n_images) == (24, 3, 3)
+    sizes = [(split.n_images, split.n_captions) for split in dataset.splits.values()]
+    assert sizes == [(24, 48), (3, 6), (3, 6)]
     assert (dataset.n_regions, dataset.feature_dim) == (16, 8)
-    # A caption stands beside its own picture.
-    first = (out / "train_ids.txt").read_text().split()[0]
-    assert dataset.train.captions.text(0).startswith("a picture, number") or first
-    assert f"number {int(first[:2])}, version 0" in (out / "train_caps.txt").read_text().splitlines()[0]
+    for split in ("train", "dev", "test"):  # a caption stands beside its own picture
+        names = (out / f"{split}_ids.txt").read_text().split()
+        captions = (out / f"{split}_caps.txt").read_text().splitlines()
+        told = [f"a picture, number {int(name[:2])}, version {k}" for name in names for k in (0, 1)]
+        assert captions == told
 
 
 def test_features_are_the_cells_on_their_axes(photographs):
-    import torch
-
     folder, out = photographs["images"], photographs["out"]
     prepare("own", **photographs)
     names = (out / "train_ids.txt").read_text().split()
-    maps = Colours().extract_features(
-        torch.stack([torch.from_numpy(pixels_of(open_picture(folder / n))) for n in names])
-    )
-    cells = torch.nn.functional.adaptive_avg_pool2d(maps, 4).flatten(2).transpose(1, 2).numpy()
-    cells = cells.astype(np.float16).astype(np.float64)
+    pixels = torch.stack([torch.from_numpy(pixels_of(open_picture(folder / n))) for n in names])
+    cells = torch.nn.functional.adaptive_avg_pool2d(Colours().extract_features(pixels), 4)
+    cells = cells.flatten(2).transpose(1, 2).numpy().astype(np.float16).astype(np.float64)
     mean, axes = principal_axes(cells[::2], 8)
     np.testing.assert_allclose(np.load(out / "train_ims.npy"), (cells - mean) @ axes, atol=2e-3)
     np.testing.assert_allclose(axes.T @ axes, np.eye(8), atol=1e-9)
@@ -142,23 +132,18 @@ def test_a_stopped_preparation_continues(photographs, monkeypatch):
     assert not list(out.glob("*_cells.npy*"))
 
 
-def test_missing_and_broken_pictures_are_left_out_and_named(photographs, capsys):
-    folder, out = photographs["images"], photographs["out"]
+def test_missing_and_broken_pictures_are_left_out_and_other_content_is_refused(photographs, capsys):
+    folder, out, table = (photographs[name] for name in ("images", "out", "captions"))
     (folder / "03.png").unlink()
     (folder / "04.png").write_bytes((folder / "04.png").read_bytes()[:100])
     prepare("own", **photographs)
     manifest = json.loads((out / "prepared.json").read_text())
     assert (manifest["missing"], manifest["broken"]) == (["03.png"], ["04.png"])
     assert sum(manifest["pictures"].values()) == 28
-    assert "left out: 1 missing pictures, 03.png" in capsys.readouterr().err
-
-
-def test_other_content_is_refused(photographs, capsys):
-    table = photographs["captions"]
-    prepare("own", **photographs)
+    assert "1 missing pictures, 03.png" in capsys.readouterr().err
     prepare("own", **photographs)
     assert "is prepared already" in capsys.readouterr().err
-    table.write_text(table.read_text().replace("number 3", "no 3"))
+    table.write_text(table.read_text().replace("number 5", "no 5"))
     with pytest.raises(ConvertError, match="holds features of other pictures or captions"):
         prepare("own", **photographs)
 
@@ -185,8 +170,6 @@ def test_flickr8k_needs_its_lists_and_pictures(photographs):
 
 
 def test_without_the_extra_it_says_so(photographs, monkeypatch):
-    import sys
-
     monkeypatch.undo()
     monkeypatch.setitem(sys.modules, "efficientnet_lite_pytorch", None)
     with pytest.raises(ImportError, match=r"pip install 'noisy-correspondence\[pictures\]'"):

@@ -17,15 +17,11 @@ def written(path, lines=LINES):
 
 def test_vectors_stand_at_the_ids_of_their_words(tmp_path):
     words = ["dog", "t-shirt", "t.shirt", "red/blue", "cat", "café", ". . ."]
-    found = read_vectors(written(tmp_path / "v.txt"), words)
     expected = [[1, 2], [5, 6], [3, 4], [9, 10], [np.nan] * 2, [-1e-3, 0.5], [7, 8]]
-    assert found.dtype == np.float32
-    np.testing.assert_allclose(found, expected)
-
-
-def test_a_line_with_counts_is_passed_over(tmp_path):
-    found = read_vectors(written(tmp_path / "v.vec", ["2 2", "dog 1 2", "cat 3 4"]), ["cat"])
-    np.testing.assert_array_equal(found, [[3, 4]])
+    for head in ([], ["7 2"]):  # a line with counts is passed over
+        found = read_vectors(written(tmp_path / "v.txt", [*head, *LINES]), words)
+        assert found.dtype == np.float32
+        np.testing.assert_allclose(found, expected)
 
 
 @pytest.mark.parametrize(
@@ -48,21 +44,21 @@ def test_the_command_writes_what_a_model_reads(tmp_path, capsys):
     root, out = tmp_path / "f30k_precomp", tmp_path / "weights" / "words.npy"
     root.mkdir()
     (root / "train_caps.txt").write_text("a dog\n")
-    command = ["vectors", "f30k", str(root), "--given", str(written(tmp_path / "v.txt")), "--out", str(out)]
-    assert main(command) == 1
-    assert "python tools/data_convert.py vocabulary f30k" in capsys.readouterr().err
+    given = str(written(tmp_path / "v.txt"))
+
+    def refused(*words, file=given, to=out):
+        code = main(["vectors", "f30k", str(root), "--given", file, "--out", str(to), *words])
+        return capsys.readouterr().err if code else ""
+
+    assert "vocabulary f30k" in refused()
     Vocabulary([*SPECIAL, "cat", "dog"]).to_json(root / "f30k_precomp_vocab.json")
-    assert main(command) == 0
-    assert "1 of 6 words have a vector of 2 numbers; without one: <pad>, <start>" in capsys.readouterr().out
+    assert not refused()
     found = np.load(out)
     assert np.isnan(found[:5]).all()
     np.testing.assert_array_equal(found[5], [1, 2])
     written(tmp_path / "v.txt", ["dog 3 4"])
-    assert main(command) == 1
-    assert "there already" in capsys.readouterr().err
-    assert main([*command, "--replace"]) == 0
+    assert "there already" in refused()
+    assert not refused("--replace")
     np.testing.assert_array_equal(np.load(out)[5], [3, 4])
-    for wrong, said in (("words.txt", "must end in .npy"), ("new.npy", "missing.txt")):
-        given = [*command[:4], str(tmp_path / "missing.txt"), "--out", str(tmp_path / wrong)]
-        assert main(given) == 1
-        assert said in capsys.readouterr().err
+    assert "must end in .npy" in refused(to=tmp_path / "words.txt")
+    assert "missing.txt" in refused(file=str(tmp_path / "missing.txt"), to=tmp_path / "new.npy")

@@ -1,17 +1,19 @@
-"""Pairs that teach each other beside averaged pairs, against records known beforehand."""
+"""Averaged pairs, and the board: rows of a run, and their marks, from records known beforehand."""
 
 import pytest
-from ncbook import averaged, load_runs, recorded, runs
-from records_made import collect, save
+from ncbook import averaged, board, load_runs, recorded, runs
+from records_made import collect, save, save_category
 
 from nclib.methods.base import METHODS
+
+AT = {"dataset": "emoji", "preset": "quick", "model": "vse", "mrate": 0.4}
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("records")
     for seed, noise in enumerate((-2.0, 0.0, 2.0)):
-        at = {"dataset": "emoji", "preset": "quick", "model": "vse", "mrate": 0.4, "seed": seed}
+        at = {**AT, "seed": seed}
         for n, value in ((1, 200), (2, 230), (4, 240)):
             save(folder, "plain", value + noise, loss="gce", networks=n, single=None if n == 1 else 200, **at)
         save(folder, "plain", 150 + noise, loss="triplet", networks=2, single=100, **at)
@@ -44,9 +46,8 @@ def test_methods_are_sorted_by_the_interval_of_their_difference(folder):
 )
 def test_a_method_is_sorted_from_three_seeds_on(tmp_path, seeds, sign):
     for seed in range(seeds):
-        at = {"dataset": "emoji", "preset": "quick", "model": "vse", "mrate": 0.4, "seed": seed}
-        save(tmp_path, "ncr", 260 + seed / 8, single=200, **at)
-        save(tmp_path, "plain", 230, loss="gce", networks=2, single=200, **at)
+        save(tmp_path, "ncr", 260 + seed / 8, single=200, **AT, seed=seed)
+        save(tmp_path, "plain", 230, loss="gce", networks=2, single=200, **AT, seed=seed)
     found = averaged.standing(load_runs(tmp_path), "emoji", 0.4)
     assert [name for name, methods in found.items() if "ncr" in methods] == [sign]
 
@@ -55,3 +56,52 @@ def test_pages_see_averaged_networks_only_where_they_ask(folder, monkeypatch):
     monkeypatch.setattr(runs, "RECORDED", folder)
     assert set(recorded(method="plain")["rsum"]) == {198.0, 200.0, 202.0}
     assert set(recorded(method="plain", networks=4)["rsum"]) == {238.0, 240.0, 242.0}
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("records")
+    for seed, noise in enumerate((-2.0, 0.0, 2.0)):
+        for rate in (0.0, 0.4):
+            at = {**AT, "mrate": rate, "seed": seed}
+            for method, value in (("l2rm", 199 - noise), ("rcl", 150 + noise)):
+                save(folder, method, value, **at)
+            save(folder, "l2rm", 400, lam=0.5, **at)  # an ablation
+            for n, value, single in ((1, 200, None), (2, 270, 200 + noise), (4, 290, 200 + noise)):
+                save(folder, "plain", value + noise, loss="gce", networks=n, single=single, **at)
+            for n, value, single in (
+                (1, 260, 190 + noise),
+                (2, 280, 260 + noise),
+            ):  # two pairs
+                save(folder, "ncr", value + noise, networks=n, single=single, **at)
+        save(folder, "decl", 100 + noise, protocol="captions", **{**AT, "seed": seed})
+        save_category(folder, "mrl", 0.5, noise_rate=0.4, seed=seed)
+    save(folder, "plain", 500, loss="infonce", **AT, seed=0)
+    return board.scored(load_runs(folder))
+
+
+def test_a_row_for_each_number_of_networks_without_ablations(table):
+    at = table[(table["rate"] == 0.4) & (table["protocol"] == "images")]
+    means = at.groupby(["label", "networks"])["value"].mean().to_dict()
+    assert means == {
+        ("plain (gce)", board.ONE): 200,
+        ("l2rm", board.ONE): 199,
+        ("rcl", board.ONE): 150,
+        ("plain (infonce)", board.ONE): 500,
+        ("ncr", board.TWO): 260,
+        ("ncr", board.ALONE): 190,
+        ("plain (gce), averaged", board.TWO): 270,
+    }
+    assert set(table["task"]) == {"pairs", "labels"}
+    assert table.loc[table["label"] == "mrl", "value"].tolist() == [0.5] * 3
+
+
+def test_a_method_with_a_run_tested_in_its_warm_up_is_marked_at_every_seed(tmp_path):
+    for seed in range(3):
+        save(tmp_path, "l2rm", 300, best=int(seed > 0), **AT, seed=seed)
+        save(tmp_path, "rcl", 200, **AT, seed=seed)
+        save_category(tmp_path, "uot_rcl", 0.4, noise_rate=0.6, seed=seed)  # tested at its first epoch
+        save_category(tmp_path, "mrl", 0.3, noise_rate=0.6, seed=seed)
+    every = board.scored(load_runs(tmp_path))
+    marked = every[board.is_marked(every)]
+    assert marked.groupby("label").size().to_dict() == {"l2rm": 3, "uot_rcl": 3}

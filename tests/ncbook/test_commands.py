@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
+from unittest.mock import Mock
 
 import ncbook
 import pytest
@@ -13,8 +10,7 @@ from ncbook import cli, measurements, printed
 from ncbook import runs as book_runs
 from records_made import save
 
-import nclib
-from nclib.cli import INTERRUPTED, UNREAD
+from nclib.cli import INTERRUPTED
 
 
 @pytest.mark.parametrize(
@@ -52,34 +48,17 @@ def test_a_table_shows_its_values(tmp_path, capsys):
 
 @pytest.mark.parametrize(("words", "goes_on"), [(["rerun", "L2RM", "6", "--run"], True), (["claims"], False)])
 def test_only_runs_go_on_after_ctrl_c(words, goes_on, monkeypatch, capsys):
-    def stop(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(nclib, "run", stop, raising=False)
-    monkeypatch.setattr("ncbook.load_runs", stop)
+    for name in ("nclib.run", "ncbook.load_runs"):
+        monkeypatch.setattr(name, Mock(side_effect=KeyboardInterrupt), raising=False)
     assert cli.main(words) == INTERRUPTED
     said = capsys.readouterr().err
     assert said.startswith("stopped")
     assert ("continues from the last finished epoch" in said) == goes_on
 
 
-@pytest.mark.slow
-def test_a_closed_pipe_ends_a_command_quietly(tmp_path: Path):
-    read, write = os.pipe()
-    os.close(read)
-    with os.fdopen(write, "wb") as pipe:
-        done = subprocess.run(
-            [sys.executable, "-m", "ncbook", "rerun", "L2RM", "6"],
-            stdout=pipe,
-            stderr=subprocess.PIPE,
-            timeout=120,
-        )
-    assert (done.returncode, done.stderr) == (UNREAD, b"")
-
-
 def test_records_are_collected_and_measurements_kept(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(book_runs, "RECORDED", tmp_path / "results")
-    monkeypatch.setattr(ncbook, "RECORDED", tmp_path / "results", raising=False)
+    for module in (book_runs, ncbook):
+        monkeypatch.setattr(module, "RECORDED", tmp_path / "results", raising=False)
     monkeypatch.setattr(measurements, "MEASURED", tmp_path / "measured")
     (tmp_path / "made").mkdir()
     save(tmp_path / "made", "plain", 300, model="vse", mrate=0.4)
@@ -88,11 +67,10 @@ def test_records_are_collected_and_measurements_kept(tmp_path, monkeypatch, caps
         assert capsys.readouterr().out.startswith(said)
     assert ncbook.recorded()["rsum"].tolist() == [300]
     assert cli.main(["collect", "mine", "/nothere"]) == 2
-    file = tmp_path / "new.json"
+    file, kept = tmp_path / "new.json", tmp_path / "measured" / "bench_new.json"
     file.write_text('{"rows": [1.0]}')
     assert cli.main(["keep", str(file), "--name", "bench_new"]) == 0
     assert ncbook.measurement("bench_new") == {"rows": [1.0]}
-    kept = tmp_path / "measured" / "bench_new.json"
     kept.write_text(kept.read_text().replace("1.0", "2.0"))
     with pytest.raises(ValueError, match=r"bench_new\.json was changed: .*SHA256SUMS states another digest"):
         ncbook.measurement("bench_new")

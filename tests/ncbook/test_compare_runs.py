@@ -1,5 +1,6 @@
 """Means, paired differences, and measured tables from records whose numbers are known beforehand."""
 
+import itertools
 import math
 
 import ncbook
@@ -11,6 +12,7 @@ from ncbook.evidence import best_other
 from ncbook.layouts import layout_of
 from ncbook.marks import explained, marks_of
 from ncbook.match import run_of
+from ncbook.papers import rows_of
 from ncbook.regime import ONLY_SHORT, place_of
 from ncbook.runs import outdated
 from records_made import collect, lines, save, save_category
@@ -23,26 +25,25 @@ from nclib.runs.variant import variant
 def made(tmp_path_factory):
     """Plain training and L2RM on bundled data, three seeds; NCR once; variants; a paper's data."""
     folder = tmp_path_factory.mktemp("made")
+    noisy, clean = {"model": "vse", "mrate": 0.6}, {"model": "omit", "mrate": 0.0}
     for seed, (plain, l2rm) in enumerate(((200, 300), (210, 306), (220, 330))):
-        for method, total in (("plain", plain), ("l2rm", l2rm)):
-            save(folder, method, total, model="vse", mrate=0.6, seed=seed, protocol="images")
-        save(folder, "l2rm", l2rm - 20, model="vse", mrate=0.6, seed=seed, cost="cosine")
-        save(folder, "plain", 400 + seed, model="omit", mrate=0.0, seed=seed)
-        save(
-            folder, "plain", 380 + seed, model="omit", mrate=0.0, seed=seed, model_options={"matching": "cam"}
-        )
+        save(folder, "plain", plain, **noisy, seed=seed, protocol="images")
+        save(folder, "l2rm", l2rm, **noisy, seed=seed, protocol="images")
+        save(folder, "l2rm", l2rm - 20, **noisy, seed=seed, cost="cosine")
+        save(folder, "plain", 400 + seed, **clean, seed=seed)
+        save(folder, "plain", 380 + seed, **clean, seed=seed, model_options={"matching": "cam"})
         save_category(folder, "uot_rcl", 0.7 + 0.01 * seed, noise_rate=0.4, seed=seed)
         save_category(folder, "deep_sm", 0.6, noise_rate=0.4, seed=seed)
         save_category(folder, "uot_rcl", 0.65, noise_rate=0.4, seed=seed, lam=0.0)
-    save(folder, "ncr", 250, model="vse", mrate=0.6, seed=0, protocol="images")
-    save(folder, "l2rm", 500, model="vse", mrate=0.6, seed=0, protocol="captions")
-    here = {"dataset": "f30k", "preset": "paper", "data_options": {"root": "data"}, "model": "sgr"}
+    save(folder, "ncr", 250, **noisy, seed=0, protocol="images")
+    save(folder, "l2rm", 500, **noisy, seed=0, protocol="captions")
+    paper = {"preset": "paper", "data_options": {"root": "data"}}
+    here = {"dataset": "f30k", "model": "sgr", "protocol": "images", "mrate": 0.6, "images": 1000, **paper}
     for seed, total in enumerate((440.0, 460.0)):
-        save(folder, "l2rm", total, images=1000, mrate=0.6, seed=seed, protocol="images", **here)
-    save(folder, "l2rm", 300, images=1000, mrate=0.6, seed=0, protocol="images", **here, rho=1.0)
-    save(folder, "l2rm", 1, images=500, mrate=0.4, seed=0, protocol="images", **here)
-    wiki = {"dataset": "wikipedia", "preset": "paper", "data_options": {"root": "data"}}
-    save_category(folder, "uot_rcl", 0.5, noise_rate=0.6, **wiki)
+        save(folder, "l2rm", total, seed=seed, **here)
+    save(folder, "l2rm", 300, seed=0, **here, rho=1.0)
+    save(folder, "l2rm", 1, seed=0, **here | {"mrate": 0.4, "images": 500})
+    save_category(folder, "uot_rcl", 0.5, noise_rate=0.6, dataset="wikipedia", **paper)
     (folder / "bench.json").write_text("{}")
     return ncbook.load_runs(folder)
 
@@ -76,25 +77,16 @@ def test_a_run_on_the_papers_data_fills_its_cell_and_no_other(made):
 
 def test_printed_names_lead_to_runs_that_exist():
     """Every run behind a printed row can be resolved: method, model and options are known."""
-    from ncbook.layouts import LAYOUTS
-    from ncbook.papers import rows_of
-
-    seen = set()
-    for key, layout in LAYOUTS.items():
-        for row in rows_of(*key):
-            run = run_of(layout, row)
-            if run is None or (run.method, run.model, run.variant) in seen:
-                continue
-            seen.add((run.method, run.model, run.variant))
-            if layout.file == "category_map":
-                settings = nclib.resolve(run.method, **run.options)
-            else:
-                own = nclib.runs.experiment_of(run.method).parameters()
-                options = {k: v for k, v in run.options.items() if k in own}
-                rest = {k: v for k, v in run.options.items() if k not in own}
-                settings = nclib.resolve(run.method, model=run.model, model_options=rest, **options)
-            assert variant(settings.flat()) == run.variant
-    assert len(seen) > 40
+    rows = [(layout, row) for key, layout in ncbook.LAYOUTS.items() for row in rows_of(*key)]
+    runs = {(run.method, run.model, run.variant): run for row in rows if (run := run_of(*row))}
+    for run in runs.values():
+        own = nclib.runs.experiment_of(run.method).parameters()
+        given = {k: v for k, v in run.options.items() if k in own}
+        if "model" in own:
+            rest = {k: v for k, v in run.options.items() if k not in own}
+            given |= {"model": run.model, "model_options": rest}
+        assert variant(nclib.resolve(run.method, **given).flat()) == run.variant
+    assert len(runs) > 40
 
 
 def test_figures_draw_the_papers_data_once_they_are_recorded(made, nothing):
@@ -111,21 +103,12 @@ def test_figures_draw_the_papers_data_once_they_are_recorded(made, nothing):
     assert right.lines
 
 
-def save_rows(folder, rows, total=300, *, preset="standard", seeds=(0,), **where):
+def save_rows(folder, rows, *, preset="standard", seeds=(0,), **where):
     """Store methods with their options, under one noise."""
-    place = {"dataset": "f8k", "data_options": {"root": "."}, "model": "bow"} if preset == "standard" else {}
-    for seed in seeds:
-        for method, options in rows:
-            save(
-                folder,
-                method,
-                total,
-                **({"model": "vse"} | place),
-                preset=preset,
-                seed=seed,
-                **where,
-                **options,
-            )
+    place = {"dataset": "f8k", "data_options": {"root": "."}, "model": "bow"}
+    where |= place if preset == "standard" else {"model": "vse"}
+    for seed, (method, options) in itertools.product(seeds, rows):
+        save(folder, method, 300, preset=preset, seed=seed, **where, **options)
 
 
 MAIN = [(method, {}) for method in ("plain", "ncr", "decl", "bicro", "mscn", "repair")]
@@ -133,23 +116,20 @@ PARTS = [("repair", {"variant": name} if name else {}) for name in ("hard", "har
 
 
 def test_longer_runs_are_shown_wherever_they_have_most_rows(tmp_path):
-    noise = {"mrate": 0.4, "protocol": "captions"}
+    noise, layout = {"mrate": 0.4, "protocol": "captions"}, layout_of("REPAIR", "I")
     save_rows(tmp_path, MAIN, **noise, preset="quick", seeds=(0, 1))
     short = ncbook.load_runs(tmp_path)
     assert ncbook.bundled_table("REPAIR", "I", short).lines[0] == ONLY_SHORT
     assert ONLY_SHORT in figure_text(ncbook.rates_figure("REPAIR", "I", short, dataset="Flickr30K"))
     save_rows(tmp_path, MAIN[2:], **noise)
     runs = ncbook.load_runs(tmp_path)
-    figure, table = (
-        place_of(layout_of("REPAIR", "I"), runs, figure=True),
-        place_of(layout_of("REPAIR", "I"), runs),
-    )
-    assert figure.where == {"dataset": "f8k", "preset": "standard", "model": "bow"}
-    assert (table.where, table.remark) == ({"dataset": "f8k", "preset": "standard"}, "")
-    assert place_of(layout_of("REPAIR", "I"), runs, preset="quick").where["dataset"] == "emoji"
-    drawn = ncbook.rates_figure("REPAIR", "I", runs, dataset="Flickr30K")
-    assert "Flickr8K, standard, bow,\ncaptions exchanged, 1 seed" in figure_text(drawn)
-    assert ONLY_SHORT not in figure_text(drawn)
+    place = {"dataset": "f8k", "preset": "standard"}
+    assert place_of(layout, runs, figure=True).where == place | {"model": "bow"}
+    assert (place_of(layout, runs).where, place_of(layout, runs).remark) == (place, "")
+    assert place_of(layout, runs, preset="quick").where["dataset"] == "emoji"
+    drawn = figure_text(ncbook.rates_figure("REPAIR", "I", runs, dataset="Flickr30K"))
+    assert "Flickr8K, standard, bow,\ncaptions exchanged, 1 seed" in drawn
+    assert ONLY_SHORT not in drawn
 
 
 def test_longer_runs_under_another_noise_are_shown_and_the_difference_is_named(tmp_path):
@@ -190,15 +170,12 @@ def test_a_difference_carries_the_marks_of_the_runs_that_it_compares():
     theirs = pd.DataFrame({"seed": [0, 1], "rsum": [5.0, 5.5], "last.rsum": [5.0, 6.0]})
     both = paired(ours, theirs)
     assert both.marks == ("†", "*")
-    assert str(both).endswith(") † *")
-    assert both.short.endswith("(2) † *")
+    assert (str(both).endswith(") † *"), both.short.endswith("(2) † *")) == (True, True)
     assert paired(ours, theirs, "last.rsum").marks == ("*",)
     folded = [part.assign(**{"folded.rsum": part["rsum"]}) for part in (ours, theirs)]
     assert paired(*folded, "folded.rsum").marks == both.marks
-    assert paired(ours, theirs[:1]).marks == ("†",)
-    assert paired(theirs, ours[1:]).marks == ("*",)
-    small = paired(theirs, theirs)
-    assert growth(small, both, "").marks == both.marks
+    assert (paired(ours, theirs[:1]).marks, paired(theirs, ours[1:]).marks) == (("†",), ("*",))
+    assert growth(paired(theirs, theirs), both, "").marks == both.marks
     every = pd.concat([ours, theirs.assign(method="x")]).assign(mrate=0.6)
     (found,) = best_other(every, "method", "ncr", conditions=["mrate"])
     assert found.marks == both.marks
@@ -219,19 +196,18 @@ def test_a_package_away_from_its_book_says_so(tmp_path, monkeypatch):
 
 def test_a_recorded_run_is_found_by_equal_settings(tmp_path, monkeypatch):
     monkeypatch.setattr("ncbook.runs.RECORDED", tmp_path)
-    save(tmp_path, "plain", 300, model="vse", mrate=0.4)
+    asked = {"model": "vse", "mrate": 0.4}
+    save(tmp_path, "plain", 300, **asked)
     save_category(tmp_path, "mrl", 0.7, noise_rate=0.2)
     with pytest.raises(ValueError, match=r"\.json is in no table of the book: ncbook collect GRID"):
         ncbook.recorded_run("plain")
     collect(tmp_path)
-    assert ncbook.recorded_run("plain", model="vse", mrate=0.4) is None  # made on other data
+    assert ncbook.recorded_run("plain", **asked) is None  # made on other data
     monkeypatch.setattr("nclib.runs.store.checksum", lambda *_: "d")
-    found = ncbook.recorded_run("plain", model="vse", mrate=0.4, out="elsewhere")
-    assert found.metrics["test"]["rsum"] == 300
-    assert ncbook.recorded_run("plain", model="vse", mrate=0.4, lr=0.5) is None
-    assert ncbook.recorded_run("l2rm", model="vse", mrate=0.4) is None
+    assert ncbook.recorded_run("plain", **asked, out="elsewhere").metrics["test"]["rsum"] == 300
     assert ncbook.recorded_run("mrl", noise_rate=0.2).metrics["test"]["map_avg"] == 0.7
-    assert ncbook.recorded_run("mrl", noise_rate=0.4) is None
+    for method, other in (("plain", asked | {"lr": 0.5}), ("l2rm", asked), ("mrl", {"noise_rate": 0.4})):
+        assert ncbook.recorded_run(method, **other) is None
     with pytest.raises(ValueError, match="unknown parameter 'mrat'"):
         ncbook.recorded_run("plain", mrat=0.4)
 

@@ -25,14 +25,14 @@ def written(folder: Path, text: str) -> str:
     return code_digest(folder / "code.py")
 
 
+LAID_OUT = CODE.replace("def f(a, *, b=None):", "def f(\n    a,\n    *,\n    b=None,\n):")
+
+
 @pytest.mark.parametrize(
     "text",
     [
-        CODE.replace("# one", "# another"),
-        CODE.replace("Do.", "Do something else."),
-        CODE.replace('"""Say."""', ""),
-        CODE.replace("What X is.", "It."),
-        CODE.replace("def f(a, *, b=None):", "def f(\n    a,\n    *,\n    b=None,\n):"),
+        *(CODE.replace("# one", "# another"), CODE.replace("Do.", "Do something else."), LAID_OUT),
+        *(CODE.replace('"""Say."""', ""), CODE.replace("What X is.", "It.")),
     ],
 )
 def test_comments_docstrings_and_layout_leave_the_digest(tmp_path, text):
@@ -55,15 +55,15 @@ def test_the_digest_is_the_same_in_every_python(tmp_path):
 
 
 def test_a_measurement_names_the_files_that_changed_or_went(tmp_path):
+    (part := tmp_path / "part").mkdir()
     for name in ("a", "b", "c"):
-        (tmp_path / "part" / f"{name}.py").parent.mkdir(exist_ok=True)
-        (tmp_path / "part" / f"{name}.py").write_text(f"{name} = 1\n")
+        (part / f"{name}.py").write_text(f"{name} = 1\n")
     found = {"when": "2026-01-02T03:04:05", "commit": "abc", "timed": sources(["part"], tmp_path)}
     assert list(found["timed"]) == ["part/a.py", "part/b.py", "part/c.py"]
     assert changed(found, tmp_path) == []
-    (tmp_path / "part" / "a.py").write_text("a = 2\n")
-    (tmp_path / "part" / "b.py").unlink()
-    (tmp_path / "part" / "c.py").write_text("c = 1  # said\n")
+    (part / "a.py").write_text("a = 2\n")
+    (part / "b.py").unlink()
+    (part / "c.py").write_text("c = 1  # said\n")
     assert changed(found, tmp_path) == ["part/a.py", "part/b.py"]
     assert "‡" in made({"when": "2026-01-02"})  # one that does not say is not trusted
     with pytest.raises(ValueError, match="nothere"):

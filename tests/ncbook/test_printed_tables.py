@@ -22,20 +22,13 @@ ROOT = Path(__file__).resolve().parents[2]
 def test_page_and_file_agree(paper, table, nothing):
     sheet = ncbook.printed_table(paper, table, nothing)
     layout, page = layout_of(paper, table), sheet._repr_html_()
-    shown = {
-        (tuple(head.text for head in heads), column): cell.text
-        for heads, cells in sheet.rows
-        for column, cell in zip(sheet.columns, cells, strict=True)
-        if cell.text != MISSING
+    cells = [(heads, *pair) for heads, row in sheet.rows for pair in zip(sheet.columns, row, strict=True)]
+    shown = {(*(h.text for h in heads), *at): cell.text for heads, at, cell in cells if cell.text != MISSING}
+    assert shown == {
+        tuple(line[k] for k in (*layout.rows, *layout.columns)): line["printed"] for line in lines(sheet)
     }
-    in_file = {
-        (tuple(line[k] for k in layout.rows), tuple(line[k] for k in layout.columns)): line["printed"]
-        for line in lines(sheet)
-    }
-    assert shown == in_file
-    assert re.findall(r"<td [^>]*><span class=\"nc-v\">([^<]*)</span>", page) == [
-        cell.text for _, cells in sheet.rows for cell in cells
-    ]
+    on_page = re.findall(r"<td [^>]*><span class=\"nc-v\">([^<]*)</span>", page)
+    assert on_page == [cell.text for *_, cell in cells]
     (link,) = re.findall('base64,([^"]*)', page)
     assert base64.b64decode(link).decode() == sheet.file
 

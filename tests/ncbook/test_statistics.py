@@ -44,18 +44,14 @@ def test_p_values_are_adjusted_for_the_table():
 
 
 def test_two_seeds_have_no_interval_and_are_not_judged():
-    found = judged({"two": Difference((5.0, 5.1), "two"), **drawn({"a": 9.0, "b": 0.0})})
-    assert found["two"].sign == "not judged"
-    assert math.isnan(found["two"].p)
-    assert math.isnan(found["two"].low)
+    found = judged({"two": Difference((5.0, 5.1), "two"), **drawn({"a": 9.0, "b": 0.0})})["two"]
+    assert (found.sign, math.isnan(found.p), math.isnan(found.low)) == ("not judged", True, True)
 
 
 def test_ranks_name_what_cannot_be_told_from_the_first():
-    rng = np.random.default_rng(0)
-    noise = rng.normal(size=(4, 3))
-    rows = {
-        n: dict(enumerate(v + x)) for n, v, x in zip("abcd", (100.0, 99.5, 60.0, 20.0), noise, strict=True)
-    }
+    noise = np.random.default_rng(0).normal(size=(4, 3))
+    means = {"a": 100.0, "b": 99.5, "c": 60.0, "d": 20.0}
+    rows = {name: dict(enumerate(v + x)) for (name, v), x in zip(means.items(), noise, strict=True)}
     assert set(not_told_apart(rows | {"e": {0: 200.0}})) == {"a", "b"}
     assert not_told_apart({"e": {0: 1.0}}) == []
 

@@ -9,45 +9,21 @@ from nclib.common.files import digest
 from nclib.runs import Record, checkpoint
 from nclib.runs.record import RECALLS
 
-SMALL: dict[str, Any] = {
-    "dataset": "planted",
-    "model": "bow",
-    "mrate": 0.4,
-    "batch_size": 16,
-    "warmup_epochs": 0,
-    "epochs": 1,
-    "data_options": {"n_train": 40, "n_val": 10, "n_test": 10},
-}
+FEW = {"n_train": 40, "n_val": 10, "n_test": 10}
+SMALL: dict[str, Any] = {"dataset": "planted", "model": "bow", "mrate": 0.4, "data_options": FEW}
+SMALL |= {"batch_size": 16, "warmup_epochs": 0, "epochs": 1}
 QUIET = SMALL | {"progress": False}
-SMALL_LABELS: dict[str, Any] = {
-    "dataset": "planted_category",
-    "noise_rate": 0.5,
-    "epochs": 2,
-    "batch_size": 32,
-    "hidden": 16,
-    "dim": 8,
-    "data_options": {
-        "n_train": 90,
-        "n_val": 30,
-        "n_test": 40,
-        "n_classes": 4,
-        "image_dim": 16,
-        "text_dim": 16,
-    },
-}
+FEW_LABELS = {"n_train": 90, "n_val": 30, "n_test": 40, "n_classes": 4, "image_dim": 16, "text_dim": 16}
+SMALL_LABELS: dict[str, Any] = {"dataset": "planted_category", "noise_rate": 0.5, "data_options": FEW_LABELS}
+SMALL_LABELS |= {"epochs": 2, "batch_size": 32, "hidden": 16, "dim": 8}
 
 
 def made(name: str = "r", seed: int = 0, rsum: float = 300.0, **parts: Any) -> Record:
     """Return a record that no run made, with these parts in place of its own or beside them."""
+    settings = {"method": "mine", "preset": "quick", "seed": seed, "mrate": 0.6, "method_options": {"a": 0.1}}
     record = Record(
         name=name,
-        settings={
-            "method": "mine",
-            "preset": "quick",
-            "seed": seed,
-            "mrate": 0.6,
-            "method_options": {"a": 0.1},
-        },
+        settings=settings,
         data={"checksum": "d"},
         noise={"checksum": "12e34", "protocol": "images"},
         metrics={"val": {"rsum": rsum}, "test": {**dict.fromkeys(RECALLS, rsum / 6), "rsum": rsum}},

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from small import fact
 
 from nclib.runs import checkpoint
 
@@ -23,16 +24,9 @@ def test_round_trip_is_exact(tmp_path):
     path = tmp_path / "deep" / "c.safetensors"
     checkpoint.save(path, tree)
     back = checkpoint.load(path)
-    assert torch.equal(back["a"], shared)
+    assert fact(back) == fact(tree)  # with types and shapes of tensors
+    assert (back["list"][2], set(back["ints"])) == ((3, "t"), {0, 7})
     assert torch.equal(back["b"], shared.T)
-    assert back["scalar"].dtype == torch.int64
-    assert back["empty"].shape == (0, 5)
-    assert torch.equal(back["half"], tree["half"])
-    assert back["plain"] == tree["plain"]
-    assert back["list"][0] == 1
-    assert torch.equal(back["list"][1][1], tree["list"][1][1])
-    assert back["list"][2] == (3, "t")
-    assert set(back["ints"]) == {0, 7}
     assert not list(path.parent.glob("*.part"))
 
 

@@ -15,34 +15,29 @@ from nclib.runs.pair_trainer import PairTrainer
 RUN = QUIET | {"model": "vse", "batch_size": 40, "warmup_epochs": 1, "epochs": 2}
 
 
-def epochs(*rows):
-    return [{"phase": phase, "val_rsum": score} for phase, score in rows]
-
-
 WARM = ("warm-up", 80.0), ("warm-up", 100.0)
 
 
 @pytest.mark.parametrize(
-    ("rows", "said"),
+    ("rows", "more", "said"),
     [
-        (epochs(*WARM, ("training", 75.0)), ""),
-        (epochs(*WARM, ("training", 74.9)), "fell from 100.0 after warm-up to 74.9 at the end"),
-        (epochs(*WARM, ("training", 10.0), ("training", 80.0)), ""),  # it recovered
-        (epochs(*WARM), ""),
-        (epochs(("training", 90.0), ("training", 9.0)), ""),
-        ([{"epoch": 1, "phase": "training"}], ""),
-        (
-            [*epochs(*WARM, ("training", 90.0)), {"phase": "training", "starved": [1]}],
-            "none in 1 of 2 epochs",
-        ),
-        ([*epochs(*WARM), {"phase": "training", "idle": [0]}], "none in 1 of 1 epochs"),
+        ((*WARM, ("training", 75.0)), {}, ""),
+        ((*WARM, ("training", 74.9)), {}, "fell from 100.0 after warm-up to 74.9 at the end"),
+        ((*WARM, ("training", 10.0), ("training", 80.0)), {}, ""),  # it recovered
+        (WARM, {}, ""),
+        ((("training", 90.0), ("training", 9.0)), {}, ""),
+        ((), {"epoch": 1}, ""),
+        ((*WARM, ("training", 90.0)), {"starved": [1]}, "none in 1 of 2 epochs"),
+        (WARM, {"idle": [0]}, "none in 1 of 1 epochs"),
     ],
 )
-def test_a_run_collapsed_when_it_fell_or_kept_one_batch(rows, said):
-    found = collapse(rows)
+def test_a_run_collapsed_when_it_fell_or_kept_one_batch(rows, more, said):
+    curves = [{"phase": phase, "val_rsum": score} for phase, score in rows]
+    curves += [{"phase": "training", **more}] * bool(more)
+    found = collapse(curves)
     assert found.endswith(said)
     assert bool(found) == bool(said)
-    assert validation_fall(rows) in found
+    assert validation_fall(curves) in found
 
 
 def test_one_step_is_few_only_where_the_pairs_fill_two():

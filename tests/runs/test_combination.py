@@ -22,29 +22,19 @@ def made(tmp_path_factory):
 
 
 def test_the_mean_of_two_models_is_tested(made, tmp_path):
-    record = nclib.combine(list(made.values()), tmp_path)
+    record = nclib.combine([part.folder for part in made.values()], tmp_path)
     opened = [nclib.open_run(part) for part in made.values()]
     test = opened[0].dataset.test
-    scores = torch.cat([part.trainer.scores(test) for part in opened])
-    expected = metrics_of(scores, test)  # one epoch is the selected and the last one
-    assert {k: v for k, v in record.metrics.items() if k != "val"} == expected | {"last": expected["test"]}
-    assert record.settings["model"] == "saf+sgr"
+    expected = metrics_of(torch.cat([part.trainer.scores(test) for part in opened]), test)
+    expected["last"] = expected["test"]  # one epoch is the selected and the last one
+    assert {k: v for k, v in record.metrics.items() if k != "val"} == expected
+    assert (record.settings["model"], record.best_epoch) == ("saf+sgr", 1)
     assert record.parts == [part.name for part in made.values()]
-    assert record.best_epoch == 1
-    again = nclib.Record.load(f"{record.folder}/record.json")
-    assert again == record
+    assert nclib.Record.load(f"{record.folder}/record.json") == record
     assert nclib.table(tmp_path)["model"].item() == "saf+sgr"
-
-
-def test_folders_are_combined_as_records_are(made, tmp_path):
-    record = nclib.combine([part.folder for part in made.values()], tmp_path / "folders")
-    assert record.metrics == nclib.combine(list(made.values()), tmp_path / "records").metrics
-
-
-def test_a_combination_has_no_checkpoint(made, tmp_path):
-    record = nclib.combine(list(made.values()), tmp_path)
+    assert nclib.combine(list(made.values()), tmp_path / "records").metrics == record.metrics
     with pytest.raises(ValueError, match=r"combines the runs plain-saf-.*take these instead"):
-        nclib.open_run(record)
+        nclib.open_run(record)  # it has no checkpoint
 
 
 def test_values_joined_by_a_plus_sign_are_parts():
@@ -129,13 +119,10 @@ def test_networks_that_were_trained_apart_continue_and_are_found_again(pair, tmp
     assert (done.cost, len(told)) == (again.cost, 4)
 
 
-def test_networks_that_were_trained_apart_load_as_one_model(pair):
+def test_networks_that_were_trained_apart_load_as_one_model_and_can_be_verified(pair, tmp_path):
     model = nclib.load(pair.folder)
     members = [nclib.load(f"{pair.folder}/../{name}") for name in pair.parts]
     found = [each.score(model.images, model.captions) for each in (model, *members)]
     np.testing.assert_allclose(found[0], (found[1] + found[2]) / 2, atol=1e-6)
-
-
-def test_networks_that_were_trained_apart_can_be_verified(pair, tmp_path):
     made = nclib.Record.load(f"{pair.folder}/record.json")
     assert compare(made, make_again(made, tmp_path)).state == "same"

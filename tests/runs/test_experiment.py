@@ -7,18 +7,16 @@ import nclib
 from nclib.common.options import Rule
 from nclib.runs.variant import variant
 
+OWN_FILES = {"root": "x", "build_vocabulary": True}  # files of one's own in that layout
+
 
 @pytest.mark.parametrize(
     ("method", "dataset", "options", "rate"),
     [
-        ("plain", "emoji", {}, 0.6),
-        ("plain", "planted", {}, 0.6),
-        ("plain", "f30k", {"root": "x"}, 0.6),
-        ("plain", "coco", {"root": "x"}, 0.6),
-        ("plain", "f30k", {"root": "x", "build_vocabulary": True}, 0.0),  # files of one's own in that layout
-        ("plain", "cc152k", {"root": "x"}, 0.0),
-        ("mrl", "emoji_category", {}, 0.4),
-        ("mrl", "wikipedia", {"root": "x"}, 0.4),
+        *(("plain", name, {}, 0.6) for name in ("emoji", "planted")),
+        *(("plain", name, {"root": "x"}, 0.6) for name in ("f30k", "coco")),
+        *(("plain", "f30k", OWN_FILES, 0.0), ("plain", "cc152k", {"root": "x"}, 0.0)),
+        *(("mrl", "emoji_category", {}, 0.4), ("mrl", "wikipedia", {"root": "x"}, 0.4)),
         ("mrl", "category_file", {"root": "x"}, 0.0),
     ],
 )

@@ -7,17 +7,15 @@ import sys
 
 import pytest
 import torch
-from small import QUIET
+from small import QUIET, fact
 
 import nclib
 from nclib import label_noise, methods
-from nclib.common.files import digest
 from nclib.common.options import rules
 from nclib.common.source import own_code
 from nclib.methods.base import METHODS
 from nclib.methods.l2rm import L2RM
 from nclib.runs import Settings, experiment_of, identity
-from nclib.runs.pair_trainer import PairTrainer
 from nclib.runs.record import completed_settings
 from nclib.runs.request import Request
 
@@ -140,23 +138,22 @@ def test_a_seed_of_the_noise_draws_nothing_else(method, own, tmp_path):
     def loaded(**seeds: int):
         settings = experiment.resolve(**own, **seeds)
         run = experiment.load(settings, tmp_path, torch.device("cpu"))
-        weights = [p for network in run.trainer.networks for p in network.parameters()]
-        order = run.trainer.generator("pairs").initial_seed()
-        return settings, run.noise.checksum, [digest(p.detach().numpy().tobytes()) for p in weights], order
+        weights = [p.detach().numpy() for network in run.trainer.networks for p in network.parameters()]
+        drawn = fact([weights, run.trainer.generator("pairs").initial_seed()])
+        return settings, run.noise.checksum, drawn
 
-    usual, noise, weights, order = loaded(seed=1)
-    other, noise_0, weights_0, order_0 = loaded(seed=1, noise_seed=0)
-    assert (noise_0, weights_0, order_0) == (loaded(seed=0)[1], weights, order)
-    assert noise != noise_0
+    usual, noise, drawn = loaded(seed=1)
+    other, *rest = loaded(seed=1, noise_seed=0)
+    assert rest == [loaded(seed=0)[1], drawn]
+    assert rest[0] != noise
     names = [experiment.folder(one, experiment.request(one)).name for one in (other, usual)]
     assert names[0] != names[1]
     assert "-noise0-s1-" in names[0]
     assert loaded(seed=1, noise_seed=1)[0] == usual
     assert "noise_seed" not in usual.flat()
     assert experiment.read(other.flat()) == other
-    file = tmp_path / "noise.npz"
-    file.touch()
-    with pytest.raises(ValueError, match=r"noise_seed=0 and noise_file=.*nothing is drawn; give one of them"):
+    (file := tmp_path / "noise.npz").touch()
+    with pytest.raises(ValueError, match=r"noise_seed=0 and noise_file=.*give one of them"):
         experiment.resolve(**own, noise_seed=0, noise_file=file)
 
 
@@ -192,20 +189,13 @@ def test_code_of_the_package_does_not_count(monkeypatch):
 @pytest.mark.slow
 def test_a_run_that_goes_on_elsewhere_says_so_and_is_recorded(tmp_path, monkeypatch):
     tiny = QUIET | {"epochs": 2, "warmup_epochs": 1, "out": str(tmp_path)}
-    train = PairTrainer._train_epoch
 
-    def fails(self, progress):
-        if self.epoch == 1:
-            raise KeyboardInterrupt
-        return train(self, progress)
+    def stop(values, epoch):
+        raise KeyboardInterrupt
 
-    with monkeypatch.context() as patch:
-        patch.setattr(PairTrainer, "_train_epoch", fails)
-        with pytest.raises(KeyboardInterrupt):
-            nclib.run("plain", **tiny, threads=1)
-    with pytest.warns(
-        UserWarning, match=r"continued on CPU.*, threads=2, .* from epoch 2; before that on CPU"
-    ) as said:
+    with pytest.raises(KeyboardInterrupt):
+        nclib.run("plain", **tiny, threads=1, tracker=stop)
+    with pytest.warns(UserWarning, match=r"continued on CPU.*, threads=2, .* from epoch 2; before") as said:
         record = nclib.run("plain", **tiny, threads=2)
     assert len(said) == 1
     on = [(entry["from_epoch"], entry["threads"]) for entry in record.environment["computed_on"]]

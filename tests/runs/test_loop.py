@@ -3,6 +3,7 @@
 import io
 import re
 from dataclasses import replace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -70,30 +71,26 @@ def test_networks_take_turns_and_a_step_may_have_parts(trainer):
 
 
 @pytest.mark.parametrize(
-    ("n_images", "share", "n_pairs", "taken"),
+    ("n_images", "share", "taken"),
     [
-        (10, 0.0, 500, None),
-        (10, 0.02, 500, 2),  # 10 pairs of 5 captions
-        (10, 0.021, 500, 3),  # the last picture in part
-        (10, 0.001, 500, 1),
-        (10, 0.5, 500, 8),  # one picture in five stays
-        (2, 0.5, 500, 1),
+        (10, 0.0, None),
+        (10, 0.02, 2),  # 10 of 500 pairs, of 5 captions a picture
+        (10, 0.021, 3),  # the last picture in part
+        (10, 0.001, 1),
+        (10, 0.5, 8),  # one picture in five stays
+        (2, 0.5, 1),
     ],
 )
-def test_how_many_validation_pictures_are_set_aside(n_images, share, n_pairs, taken):
-    whole = data.load("planted").val.part(0, n_images)
-    kept, aside = training._set_aside(whole, share, n_pairs)
+def test_how_many_validation_pictures_are_set_aside(n_images, share, taken):
+    kept, aside = training._set_aside(data.load("planted").val.part(0, n_images), share, 500)
     assert kept.n_images == n_images - (taken or 0)
     assert (aside if taken is None else len(aside)) == (taken and 5 * taken)
-    if taken:
-        assert aside.noise.matched.all()
+    assert not taken or aside.noise.matched.all()
 
 
 def test_part_of_a_split():
     whole = data.load("planted").val
-    part = whole.part(3, 7)
-    d = whole.captions_per_image
-    assert part.n_images == 4
+    part, d = whole.part(3, 7), whole.captions_per_image
     assert np.array_equal(part.images, whole.images[3:7])
     assert part.captions.text(0) == whole.captions.text(3 * d)
     assert np.array_equal(part.relevance(), whole.relevance()[3:7, 3 * d : 7 * d])
@@ -187,100 +184,89 @@ def test_restarts_bring_new_networks_and_the_first_rate(trainer, monkeypatch):
 
 def test_epochs_are_validated_selected_printed_and_timed(trainer, monkeypatch, capsys):
     """The loop alone: the training of an epoch and its validation are given."""
-    sums, clock = iter([5.0, 7.0, 7.0, 9.0]), iter([10.0, 10.25, 20.0, 21.5, 30.0, 33.0, 40.0, 40.001])
     trainer.n_planned = 4
-    monkeypatch.setattr(
-        trainer, "_train_epoch", lambda progress: {"phase": "training", "loss_a": 0.5, "auc": 0.75}
-    )
-    monkeypatch.setattr(trainer, "_validate", lambda: {"rsum": next(sums)})
+    given = {"phase": "training", "loss_a": 0.5, "auc": 0.75}
+    monkeypatch.setattr(trainer, "_train_epoch", lambda progress: dict(given))
+    monkeypatch.setattr(trainer, "_validate", Mock(side_effect=[{"rsum": s} for s in (5.0, 7.0, 7.0, 9.0)]))
     monkeypatch.setattr(trainer, "_may_be_tested", lambda: trainer.epoch < 3)
-    worked = iter([0.0, 0.5, 1.0, 2.0, 3.0, 3.75, 4.0, 4.001])
-    monkeypatch.setattr("time.perf_counter", lambda: next(clock))
-    monkeypatch.setattr("time.process_time", lambda: next(worked))
-    rows = trainer.fit()
-    assert [row["epoch"] for row in rows] == [1, 2, 3, 4]
-    assert [row["val_rsum"] for row in rows] == [5, 7, 7, 9]
-    assert [row["seconds"] for row in rows] == [0.25, 1.5, 3.0, 0.001]
-    assert [row["cpu_seconds"] for row in rows] == [0.5, 1.0, 0.75, 0.001]
+    for clock, times in (
+        ("time.perf_counter", [10.0, 10.25, 20.0, 21.5, 30.0, 33.0, 40.0, 40.001]),
+        ("time.process_time", [0.0, 0.5, 1.0, 2.0, 3.0, 3.75, 4.0, 4.001]),
+    ):
+        monkeypatch.setattr(clock, Mock(side_effect=times))
+    names = ("epoch", "val_rsum", "seconds", "cpu_seconds")
+    rows = [tuple(row[name] for name in names) for row in trainer.fit()]
+    assert rows == [(1, 5, 0.25, 0.5), (2, 7, 1.5, 1.0), (3, 7, 3.0, 0.75), (4, 9, 0.001, 0.001)]
     assert (trainer.best["rsum"], trainer.best["epoch"]) == (7, 2)  # the first of equals; the last was barred
     assert [period["from_epoch"] for period in trainer.computed_on] == [1]
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 4
     assert lines[1] == "epoch  2/4 training a 0.500  val rSum 7.0  AUC 0.750  1.5 s"
 
 
-def test_a_stopped_run_continues_with_its_arrays_and_warnings_and_refuses_other_runs(trainer, monkeypatch):
-    def train(progress):
-        if trainer.epoch == stop:
-            raise KeyboardInterrupt
-        trainer.keep(seen=[trainer.epoch])
-        return {"phase": "training"}
+@pytest.fixture
+def counting(trainer, monkeypatch):
+    """A trainer whose epochs keep their number and do nothing else."""
 
-    stop, trainer.n_planned, trainer.warnings = 2, 4, ["told"]
-    monkeypatch.setattr(trainer, "_train_epoch", train)
-    monkeypatch.setattr(trainer, "_validate", lambda: {"rsum": 1.0})
-    with pytest.raises(KeyboardInterrupt):
-        trainer.fit(progress=False)
-    stop, trainer.warnings = None, ["new", "told"]
-    assert [row["epoch"] for row in trainer.fit(progress=False)] == [1, 2, 3, 4]
-    assert trainer.warnings == ["new", "told"]
-    assert {epoch: kept["seen"].tolist() for epoch, kept in epoch_arrays(trainer.folder).items()} == {
-        1: [0], 2: [1], 3: [2], 4: [3]
-    }  # fmt: skip
-    right = trainer.identity
-    for key, told in {"noise": "noise", "data": "data", "fingerprint": "settings or code"}.items():
-        trainer.identity = right | {key: "other"}
-        with pytest.raises(ValueError, match=f"belongs to a run with other {told}; take another out"):
-            trainer.fit(progress=False)
-
-
-def test_arrays_of_epochs_are_bound_to_their_checkpoint(trainer, monkeypatch):
     def train(progress):
         trainer.keep(x=[trainer.epoch])
         return {"phase": "training"}
 
     monkeypatch.setattr(trainer, "_train_epoch", train)
     monkeypatch.setattr(trainer, "_validate", lambda: {"rsum": 1.0})
-    trainer.n_planned = 2
-    trainer.fit(progress=False)
-    folder = trainer.folder
+    return trainer
+
+
+def kept(trainer):
+    return [arrays["x"].tolist() for arrays in epoch_arrays(trainer.folder).values()]
+
+
+def test_a_stopped_run_continues_with_its_arrays_and_warnings_and_refuses_other_runs(counting, monkeypatch):
+    counting.n_planned, counting.warnings = 4, ["told"]
+    scores = [{"rsum": 1.0}] * 2
+    monkeypatch.setattr(counting, "_validate", Mock(side_effect=[*scores, KeyboardInterrupt, *scores]))
+    with pytest.raises(KeyboardInterrupt):
+        counting.fit(progress=False)
+    counting.warnings = ["new", "told"]
+    assert [row["epoch"] for row in counting.fit(progress=False)] == [1, 2, 3, 4]
+    assert counting.warnings == ["new", "told"]
+    assert kept(counting) == [[0], [1], [2], [3]]
+    right = counting.identity
+    for key in ("noise", "data", "fingerprint"):
+        counting.identity = right | {key: "other"}
+        with pytest.raises(ValueError, match=r"a run with other (noise|data|settings or code);"):
+            counting.fit(progress=False)
+
+
+def test_arrays_of_epochs_are_bound_to_their_checkpoint(counting):
+    counting.n_planned, folder = 2, counting.folder
+    counting.fit(progress=False)
     first, second = sorted((folder / "epochs").iterdir())
     data = first.read_bytes()
     middle = len(data) // 2
-    wrong = {
-        "flipped": data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :],
-        "cut": data[:middle],
-        "no file of arrays": b"junk",
-        "another epoch": second.read_bytes(),
-    }
-    assert [a["x"].tolist() for a in epoch_arrays(folder).values()] == [[0], [1]]
-    for content in wrong.values():
+    flipped = data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :]
+    assert kept(counting) == [[0], [1]]
+    for content in (flipped, data[:middle], b"junk", second.read_bytes()):
         first.write_bytes(content)
-        with pytest.raises(
-            ValueError, match=rf"{re.escape(str(first))} was changed, or belongs to another epoch or run"
-        ):
-            epoch_arrays(folder)
+        with pytest.raises(ValueError, match=f"{re.escape(str(first))} was changed, or belongs to another"):
+            kept(counting)
     first.unlink()
     with pytest.raises(FileNotFoundError, match=r"001\.npz"):
-        epoch_arrays(folder)
+        kept(counting)
     first.write_bytes(data)
     (folder / "epochs" / "003.npz").write_bytes(data)  # of no epoch of the run
-    assert list(epoch_arrays(folder)) == [1, 2]
+    assert kept(counting) == [[0], [1]]
     (folder / "checkpoint.safetensors").unlink()
     with pytest.raises(FileNotFoundError, match="checkpoint"):
-        epoch_arrays(folder)
+        kept(counting)
 
 
 def test_a_published_model_is_validated_alone(trainer):
     trainer.n_planned = 0
     (row,) = trainer.fit(progress=False)
-    sums = {k: v for k, v in row.items() if k.startswith("val_")}
-    expected = {"epoch": 0, "phase": "as published", "lr": 0.0, "steps": 0}
-    expected |= {"seconds": 0.0, "cpu_seconds": 0.0}
-    assert row == expected | sums
-    assert sums["val_rsum"] == trainer.best["rsum"] > 0
-    assert trainer.best["epoch"] == 0
-    assert trainer._file.exists()
+    own = {"epoch": 0, "phase": "as published", "lr": 0.0, "steps": 0, "seconds": 0.0, "cpu_seconds": 0.0}
+    assert {k: v for k, v in row.items() if not k.startswith("val_")} == own
+    assert row["val_rsum"] == trainer.best["rsum"] > 0
+    assert (trainer.best["epoch"], trainer._file.exists()) == (0, True)
 
 
 def test_a_last_batch_of_two_is_kept_and_one_of_one_is_not(trainer):

@@ -37,10 +37,9 @@ def test_features_that_cannot_be_squared_are_not_scored(record, value):
 
 def test_pictures_have_names_where_the_data_knows_them(tmp_path):
     of = np.repeat(np.arange(60), 2)
-    x = np.random.default_rng(0).normal(size=(60, 8)).astype(np.float32)
     frame = pd.DataFrame({"image": [f"{i}.png" for i in of], "caption": [f"this is number {i}" for i in of]})
     frame.to_csv(tmp_path / "t.csv", index=False)
-    np.save(tmp_path / "i.npy", x)
+    np.save(tmp_path / "i.npy", np.random.default_rng(0).normal(size=(60, 8)).astype(np.float32))
     where = {"pairs": str(tmp_path / "t.csv"), "image_emb": str(tmp_path / "i.npy")}
     own = QUIET | {"dataset": "own", "data_options": where, "mrate": 0, "warmup_epochs": 1}
     model = nclib.load(nclib.run("ncr", **own, out=tmp_path / "runs"))

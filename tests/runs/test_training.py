@@ -52,8 +52,11 @@ def test_record_holds_what_a_table_needs(finished):
 def test_selected_epoch_is_the_best_on_validation_and_is_what_is_tested(finished):
     rsums = [row["val_rsum"] for row in finished.curves]
     assert finished.best_epoch == int(np.argmax(rsums)) + 1
+    state = torch.get_rng_state()
     opened = nclib.open_run(finished)
+    assert torch.equal(torch.get_rng_state(), state)  # looking draws nothing
     trainer, dataset = opened.trainer, opened.dataset
+    assert not trainer.networks[0].training
     again = nclib.evaluation.recall(trainer.score(dataset.test), dataset.test.captions_per_image)
     assert again["rsum"] == finished.metrics["test"]["rsum"]
 
@@ -159,14 +162,14 @@ def test_bf16_is_for_the_forward_pass_only(model, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("wrong", "message"),
+    ("wrong", "said"),
     [
         ({"mrat": 0.6}, r"unknown parameter 'mrat'; did you mean 'mrate'\?"),
         ({"rho": 0}, "rho=0: must be a number, above 0"),
         ({"model": "sgrr"}, "model='sgrr': must be one of"),
         (
             {"dataset": "f30", "protocol": "image"},
-            "protocol='image': must be .*dataset='f30': must be one of",
+            "protocol='image': must be .*dataset='f30': must be",
         ),
         ({"device": "cuda:99"}, "device='cuda:99' cannot be used here"),
         ({"device": "meta"}, "device='meta' cannot be used here"),
@@ -182,10 +185,16 @@ def test_bf16_is_for_the_forward_pass_only(model, tmp_path):
         ({"rhoo": np.float32(1)}, r"unknown parameter 'rhoo'; did you mean 'rho'\?"),
     ],
 )
-def test_wrong_settings_stop_before_training(wrong, message, tmp_path, monkeypatch):
+def test_wrong_settings_stop_before_training(wrong, said, tmp_path, monkeypatch):
     monkeypatch.setattr("nclib.runs.pair_trainer.PairTrainer.fit", lambda *_: pytest.fail("training began"))
-    with pytest.raises((ValueError, FileNotFoundError), match=message):
+    with pytest.raises((ValueError, FileNotFoundError), match=said):
         run(tmp_path, **wrong)
+
+
+def test_a_run_of_warm_up_alone_is_refused_on_labels():
+    with pytest.raises(ValueError, match=r"epochs=6: all of them would be warm-up \(warmup_epochs=6\)"):
+        resolve("uot_rcl", dataset="planted_category", epochs=6)
+    assert resolve("uot_rcl", dataset="planted_category", epochs=7).schedule.epochs == 7
 
 
 def test_fingerprint_ignores_place_and_device_but_not_settings():
@@ -253,13 +262,6 @@ def test_noise_file_decides_rate_name_and_identity(tmp_path):
         assert record.settings["protocol"] == "file"
         names.append(record.name)
     assert len(set(names)) == 2  # other content under the same path is another run
-
-
-def test_looking_at_a_run_leaves_the_global_generator_alone(finished):
-    state = torch.get_rng_state()
-    trainer = nclib.open_run(finished).trainer
-    assert torch.equal(torch.get_rng_state(), state)
-    assert not trainer.networks[0].training
 
 
 @pytest.mark.slow
