@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from nclib import losses
 from nclib.methods.base import Batch, Loop, Method, Options, Steps, Terms, Truth, beside, option, register
+from nclib.methods.parts.apart import apart
 from nclib.methods.parts.detector import detector_report
 from nclib.methods.parts.rematching import RematchLog
 from nclib.models.compiled import call
@@ -183,7 +184,8 @@ class L2RM(Method):
         S = loop.similarity(noisy)
         plan = self.refine(self._cost(loop, noisy, S.detach()))
         loss = losses.REMATCH[o.rematch]
-        terms["rematch"] = call(_rematch_loss, S, plan, loss, o.tau, o.rematch_weight, varying=[(S, 0)])
+        rematch = call(_rematch_loss, S, plan, loss, o.tau, o.rematch_weight, varying=[(S, 0)])
+        terms["rematch"] = apart(rematch, loop.networks[0].parameters())
         self.log.add(noisy, plan)
         return terms
 
