@@ -138,10 +138,9 @@ def test_a_step_of_l2rm_launches_few_kernels_between_its_graphs(
                 for terms in loss_terms(loop.method.step(loop, pair), loop.method.step):
                     loop._minimise(terms)
         found[on] = count.found.copy()
-    weights = len(list(loop.networks[0].parameters()))
     assert found[True]["graph"] == found[False]["graph"] == 20
-    assert (found[True]["add"], found[True]["_foreach_add_"]) == (0, 1)
-    assert found[False]["add"] >= weights - 1  # all but the words' embedding, or more
+    assert found[True]["_foreach_add_"] == 1
+    assert found[True]["add"] <= 2  # of encodings that two graphs read
     assert found[True].total() <= found[False].total() - 40
     assert found[True].total() - found[True]["graph"] <= BETWEEN
 
