@@ -119,7 +119,6 @@ def coco(
 def cc152k(
     *,
     root: PathLike,
-    dev_protocol: str = "full1000",
     vocabulary: PathLike | None = None,
     build_vocabulary: bool = False,
     half: bool = False,
@@ -127,7 +126,7 @@ def cc152k(
     """Load Conceptual Captions 152K (150,000 / 1,000 / 1,000 images, one caption each, noisy by nature).
 
     Parameters, result and errors as for :func:`f30k`; the folder is ``cc152k_precomp`` or
-    ``cc152k/precomp``, captions are ``{split}_caps.tsv``. Both protocols keep 1,000 images here.
+    ``cc152k/precomp``, captions are ``{split}_caps.tsv``.
     """
     return _load("cc152k", **locals())
 

@@ -2,8 +2,8 @@
 
 A network learns matched pairs first, so their losses are low. A mixture of two distributions on the losses
 gives every pair a probability of being clean: column 0 of ``predict_proba`` is the component with the *lower*
-mean. The interface follows scikit-learn (``fit``, ``predict_proba``, ``score_samples``); the results are
-NumPy arrays.
+mean. The interface follows scikit-learn (``fit``, ``predict_proba``); the results are NumPy
+arrays.
 """
 
 from __future__ import annotations
@@ -160,14 +160,6 @@ class Mixture(ABC):
         np.divide(1.0, e + 1, out=posterior[:, 0])
         np.multiply(e, posterior[:, 0], out=posterior[:, 1])
         return posterior
-
-    def predict(self, x: Any) -> NDArray[np.int64]:
-        """Return 0 (clean) where the clean posterior is above one half and 1 elsewhere, (n,)."""
-        return (self.predict_proba(x)[:, 0] <= 0.5).astype(np.int64)
-
-    def score_samples(self, x: Any) -> Array:
-        """Return the log density of the mixture at ``x``, (n,), per unit of the data's own scale."""
-        return np.logaddexp(*self._log_joint(self.checked(x)))
 
     def component_pdf(self, x: Any) -> Array:
         """Return the two weighted densities at ``x``, (n, 2), clean first; they sum to :meth:`pdf`."""
