@@ -8,12 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nclib.common.checks import check_count
 from nclib.plots.style import (
     ACCENT,
     IMAGES,
-    MATCHED,
-    MISMATCHED,
     NEUTRAL,
     THIRD,
     bars,
@@ -125,108 +122,6 @@ def pairs_by_epoch(
     names = {"density": "density", "% of all": "pairs in %", "% of kind": "% of the pairs of that kind"}
     axes[0].set_ylabel(names[unit])
     axes[0].legend(fontsize=8)
-    return figure
-
-
-def division(epochs: Mapping[int, Mapping[str, np.ndarray]], matched: np.ndarray) -> Figure | None:
-    """Draw the per-pair losses and the fitted mixture at the first and at the last division.
-
-    Parameters
-    ----------
-    epochs : mapping of int to arrays
-        From ``epoch_arrays``; needs ``loss`` (N,) and the fitted mixture: ``mixture`` (3, 2), weights, a, b
-        of beta components, or ``density`` (n, 3), points and both components' densities there.
-    matched : ndarray, bool, (N,)
-        The truth.
-
-    Returns
-    -------
-    Figure or None
-        None where no epoch kept a fitted mixture.
-    """
-    from scipy.stats import beta
-
-    fitted = {e: a for e, a in epochs.items() if "mixture" in a or "density" in a}
-    figure = pairs_by_epoch(fitted, "loss", matched, xlabel="loss of the pair, scaled to 0..1", bins=60)
-    if figure is None:
-        return None
-    shown = sorted({min(fitted), max(fitted)})
-    for axis, epoch in zip(figure.axes, shown, strict=True):
-        arrays = fitted[epoch]
-        if "mixture" in arrays:
-            x = np.linspace(0.002, 0.998, 400)
-            weights, a, b = arrays["mixture"]
-            low, high = (weights[k] * beta.pdf(x, a[k], b[k]) for k in (0, 1))
-        else:
-            x, low, high = arrays["density"].T
-        axis.plot(x, low, color=MATCHED, label="matched component")
-        axis.plot(x, high, "--", color=MISMATCHED, label="mismatched component")
-        # A mixture may grow without bound at 0; the scale follows the histogram without its first bin.
-        axis.set_ylim(0, 1.25 * np.histogram(arrays["loss"], 60, (0, 1), density=True)[0][1:].max())
-    figure.axes[0].legend(fontsize=8)
-    return figure
-
-
-def cost_distributions(epochs: Mapping[int, Mapping[str, np.ndarray]], matched: np.ndarray) -> Figure | None:
-    """Draw the transport cost of the given pairs, early, midway and late (L2RM, Fig. 6).
-
-    Parameters
-    ----------
-    epochs : mapping of int to arrays
-        From ``epoch_arrays``; an epoch with a learned cost has ``cost``, (N,).
-    matched : ndarray, bool, (N,)
-        The truth.
-
-    Returns
-    -------
-    Figure or None
-        None where no epoch used a learned cost.
-    """
-    label = "transport cost of the given pair"
-    return pairs_by_epoch(epochs, "cost", matched, xlabel=label, bins=50, middle=True)
-
-
-def ranked_alignment(arrays: Mapping[str, np.ndarray], top: int = 32) -> Figure | None:
-    """Draw the mean refined alignment of a row, sorted (L2RM, Fig. 7), by how much of its mass moved.
-
-    In every batch of B pairs that are taken for mismatched, L2RM moves mass from images to captions by
-    partial transport. A row of its plan is an image's: how much goes to each caption of the batch. Divided
-    by its sum, a row is the image's refined alignment, which is sorted, largest first. Each image could give
-    1/B. *Mass moved* is what the row gives in all; the left panel averages rows that gave more than half of
-    1/B, the right panel the others.
-
-    Parameters
-    ----------
-    arrays : mapping of str to ndarray
-        Kept arrays of one epoch (``epoch_arrays``): ``ranked_moved`` and ``ranked_unmoved``, (B,), the mean
-        sorted rows of both kinds.
-    top : int
-        Ranks shown, from the first.
-
-    Returns
-    -------
-    Figure or None
-        None where nothing was rematched in that epoch. The dotted line is a uniform row, 1/B.
-
-    Raises
-    ------
-    ValueError
-        When ``top`` is less than 1.
-    """
-    check_count("top", top)
-    if "ranked_moved" not in arrays:
-        return None
-    figure, (axes,) = panels(1, 2, height=2.9)
-    names = ("ranked_moved", "ranked_unmoved")
-    titles = ("More than half of the mass moved", "Half of it or less moved")
-    for axis, name, title, colour in zip(axes, names, titles, (ACCENT, NEUTRAL), strict=True):
-        values = arrays[name]
-        axis.bar(np.arange(1, min(top, len(values)) + 1), values[:top], color=colour)
-        axis.axhline(1 / len(values), color="#444444", ls=":", lw=1.5)
-        axis.text(top, 1 / len(values), " uniform", ha="right", va="bottom", color="#444444", fontsize=9)
-        top_of_axis = max(0.05, values.max() * 1.1)
-        axis.set(xlabel="rank of the caption in the row", title=title, ylim=(0, top_of_axis))
-    axes[0].set_ylabel("mean alignment")
     return figure
 
 
