@@ -9,7 +9,7 @@ import tiny
 import torch
 
 import nclib
-from nclib.methods import Steps, Truth
+from nclib.methods import METHODS, Steps, Truth
 from nclib.methods.coteaching import (
     CoTeaching,
     Division,
@@ -21,8 +21,6 @@ from nclib.methods.coteaching import (
 )
 from nclib.noise import GaussianMixture1d
 from nclib.runs import epoch_arrays
-
-LOSSES = torch.tensor([0.11, 0.13, 0.16, 0.18, 0.22, 0.25, 0.31, 0.62, 0.71, 0.78, 0.90, 0.97])
 
 
 def division_of(is_clean):
@@ -63,23 +61,21 @@ class Method(CoTeaching):
 # ------------------------------------------------------------------------------------------------ division
 
 
-def test_worked_gaussian_division():
-    mixture = GaussianMixture1d.published()
-    found = divide(LOSSES, mixture)
-    assert mixture.means_ == pytest.approx([0.0979831, 0.797529], rel=1e-5)
-    assert mixture.variances_ == pytest.approx([0.00624841, 0.0221352], rel=1e-5)
-    assert mixture.weights_ == pytest.approx([0.583227, 0.416773], rel=1e-5)
-    assert mixture.n_iter_ == 2
-    assert found.p_clean[[6, 7]].tolist() == pytest.approx([0.998806, 2.06201e-08], rel=1e-4)
-    assert found.clean.tolist() == list(range(7))
-    assert found.noisy.tolist() == list(range(7, 12))
-
-
 def test_min_max_is_exact_and_keeps_nan():
     assert min_max(torch.tensor([2.0, 4.0, 3.0])).tolist() == [0.0, 1.0, 0.5]
     assert min_max(torch.tensor([2.0, 2.0])).tolist() == [0.0, 0.0]
     with pytest.raises(ValueError, match="NaN or infinite"):
         divide(torch.tensor([0.1, 0.2, float("nan"), 0.3, 0.5]), GaussianMixture1d.published())
+
+
+@pytest.mark.parametrize(("at", "asked"), [("epoch", [(0, [0, 1])]), ("network", [(0, [1]), (1, [0])])])
+def test_networks_train_on_each_others_division(at, asked):
+    loop, method = Loop(), Measured()
+    method.divide_at, clean = at, []
+    for loop.active in (0, 1, 0, 1):
+        clean.append(method.divide_pairs(loop).clean.tolist())
+    assert clean == 2 * [[1, 3, 5, 7, 9], [0, 2, 4, 6, 8]]  # A trains on B's division and the reverse
+    assert method.asked == 2 * asked
 
 
 @pytest.mark.parametrize("n", [5, 99, 100, 250])
@@ -88,10 +84,7 @@ def test_if_all_are_clean_one_in_a_hundred_is_noisy(n):
     is_clean = threshold_division(p)
     assert torch.equal(is_clean, p > p.sort().values[n // 100])
     assert int((~is_clean).sum()) == n // 100 + 1
-
-
-def test_threshold_is_strict():
-    assert threshold_division(torch.tensor([0.5, 0.50001, 0.2])).tolist() == [False, True, False]
+    assert threshold_division(torch.tensor([0.5, 0.50001, 0.2])).tolist() == [False, True, False]  # strict
 
 
 def test_equal_losses_are_told_and_taken_for_matched():
@@ -117,25 +110,6 @@ class Measured(Method):
     def posterior(self, loop, network, values):
         assert (values == network).all()
         return division_of([i % 2 == network for i in range(loop.n_pairs)])
-
-
-def test_both_divide_at_the_start_of_an_epoch_and_exchange():
-    loop, method = Loop(), Measured()
-    clean = []
-    for loop.active in (0, 1, 0, 1):
-        clean.append(method.divide_pairs(loop).clean.tolist())
-    assert clean[:2] == [[1, 3, 5, 7, 9], [0, 2, 4, 6, 8]]  # A trains on B's division and the reverse
-    assert method.asked == [(0, [0, 1])] * 2
-
-
-def test_or_the_peer_divides_before_each_network():
-    loop, method = Loop(), Measured()
-    method.divide_at = "network"
-    clean = []
-    for loop.active in (0, 1):
-        clean.append(method.divide_pairs(loop).clean.tolist())
-    assert clean == [[1, 3, 5, 7, 9], [0, 2, 4, 6, 8]]
-    assert method.asked == [(0, [1]), (1, [0])]
 
 
 def test_noisy_pairs_start_over_and_the_epoch_is_as_long_as_the_clean_ones():
@@ -201,50 +175,48 @@ def test_kept_arrays_are_what_the_record_reports(tmp_path):
     assert {"single", "test"} <= set(record.metrics)
 
 
-@pytest.mark.parametrize("method", ["ncr", "sps", "cream", "gsc_plus"])
-def test_each_loss_inside_trains_warms_up_and_divides_by_itself(method, tmp_path):
-    seen = {}
-    for loss in ("triplet", "infonce", "gce"):
-        record = run(method, tmp_path / loss, loss=loss, epochs=2)
-        seen[loss] = tuple(row[k] for row in record.curves for k in row if k.startswith("loss_"))
-        assert np.isfinite(seen[loss]).all()
-        assert -1 <= record.metrics["errors"]["correlation"] <= 1
-    assert len(set(seen.values())) == 3
-
-
 def test_the_triplet_loss_inside_has_the_slope_of_infonce():
     S = torch.tensor([[0.5, 0.45], [0.1, 0.9]])
     assert loss_inside(S, "triplet", 0.1).tolist() == pytest.approx([1.5, 0.0])
     assert loss_inside(S, "triplet", 0.1, negatives="mean").tolist() == pytest.approx([0.75, 0.0])
 
 
-@pytest.mark.parametrize("method", ["ncr", "repair"])
-def test_division_that_finds_everything_clean(method, tmp_path, monkeypatch):
-    def everything(self, loop, network, values):
-        p = torch.ones(len(values), dtype=torch.float64)
+def calling_clean(method, n_clean, monkeypatch):
+    """Let every division of a method call its first pairs clean."""
+
+    def posterior(self, loop, network, values):
+        p = 0.9 * (torch.arange(len(values)) < n_clean).double()
         return Division(values, p, threshold_division(p), torch.zeros(200, 3))
 
-    monkeypatch.setattr(CoTeaching, "posterior", everything)
-    record = run(method, tmp_path)
-    assert record.diagnostics["called_matched"] == 160
-    assert record.curves[-1]["steps"] == 2 * 10  # 158 clean pairs for each network
+    monkeypatch.setattr(METHODS[method].factory, "posterior", posterior)
+
+
+@pytest.mark.parametrize("method", ["bicro", "cream", "mscn", "ncr", "repair", "sps"])
+def test_a_division_without_clean_pairs_trains_nothing(method, tmp_path, monkeypatch):
+    calling_clean(method, 0, monkeypatch)
+    with pytest.warns(UserWarning, match="0 of 160 pairs"), pytest.raises(ValueError, match="network 0"):
+        run(method, tmp_path)
+
+
+def test_a_division_is_the_posterior_of_a_mixture_of_scaled_losses():
+    ell = torch.tensor([0.11, 0.13, 0.16, 0.18, 0.22, 0.25, 0.31, 0.62, 0.71, 0.78, 0.90, 0.97])
+    found, x = divide(ell, GaussianMixture1d.published()), min_max(ell)
+    mixture = GaussianMixture1d.published().fit(x)
+    assert found.p_clean.tolist() == mixture.predict_proba(x)[:, 0].tolist()
+    assert (found.values[0], found.values[-1]) == (0, 1)
+    assert found.clean.tolist() == list(range(7))
+    assert found.noisy.tolist() == list(range(7, 12))
+    at, parts = found.density[:, 0], found.density[:, 1:]
+    np.testing.assert_allclose(parts, mixture.component_pdf(at))
+    assert (at[0], at[-1]) == (0, 1)
 
 
 @pytest.mark.parametrize("method", ["ncr", "repair"])
-@pytest.mark.parametrize("n_clean", [0, 1, 5])
-def test_division_that_finds_nothing_or_less_than_a_batch(method, n_clean, tmp_path, monkeypatch):
-    def few(self, loop, network, values):
-        p = torch.zeros(len(values), dtype=torch.float64)
-        p[:n_clean] = 0.9
-        return Division(values, p, threshold_division(p), torch.zeros(200, 3))
-
-    monkeypatch.setattr(CoTeaching, "posterior", few)
+@pytest.mark.parametrize(("n_clean", "steps"), [(5, 1), (160, 10)])  # of everything two are called noisy
+def test_divisions_that_find_less_than_a_batch_or_all(method, n_clean, steps, tmp_path, monkeypatch):
+    calling_clean(method, n_clean, monkeypatch)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*(does not train in this epoch|took one step)")
-        if n_clean < 2:
-            with pytest.raises(ValueError, match="no steps for network 0 in all 1 epochs after warm-up"):
-                run(method, tmp_path)
-            return
+        warnings.filterwarnings("ignore", message=".*took one step")
         record = run(method, tmp_path)
-    assert record.curves[-1]["steps"] == 2
+    assert record.curves[-1]["steps"] == 2 * steps
     assert record.diagnostics["called_matched"] == n_clean

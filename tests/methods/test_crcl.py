@@ -1,4 +1,4 @@
-"""CRCL against worked numbers and a nested loop; its schedules, its bank, and resume."""
+"""CRCL against a nested loop; its schedules, its bank, and resume."""
 
 import math
 from functools import partial
@@ -12,56 +12,28 @@ from tiny import SCORES as S
 from nclib import methods
 from nclib.methods import Batch
 from nclib.methods.crcl import active_complementary, match_probability, refined
-from nclib.runs import epoch_arrays, resolve
+from nclib.runs import epoch_arrays
 from nclib.runs.pair_trainer import PairTrainer
 
-ONES = torch.ones(4, dtype=torch.float64)
 run = partial(tiny.run, "crcl", warmup_epochs=0, epochs=5, lr=5e-3)
 trainer_of = partial(tiny.trainer_of, "crcl", warmup_epochs=0, epochs=5, lr=5e-3)
-
-
-def loss(y):
-    active, complementary = active_complementary(S, y)
-    return float((y * active).mean() + 5 * complementary.mean())
-
-
-# ------------------------------------------------------------------------------------------ worked numbers
-
-
-def test_worked_probabilities():
-    assert match_probability(S).tolist() == pytest.approx([0.999964, 0.143959, 0.998380, 0.956172], abs=5e-7)
-
-
-def test_worked_terms_of_pairs_taken_as_matched():
-    active, complementary = active_complementary(S, ONES)
-    assert active.tolist() == pytest.approx([0.000071, 4.085271, 0.003244, 0.090375], abs=5e-7)
-    assert complementary.tolist() == pytest.approx([0.000071, 2.201608, 0.003240, 0.087767], abs=5e-7)
-    assert loss(ONES) == pytest.approx(3.910599, abs=5e-7)
-
-
-def test_worked_refinement():
-    y = torch.tensor([1.0, 0.3, 0.9, 0.05], dtype=torch.float64)
-    y = refined(y, match_probability(S))
-    assert y.tolist() == pytest.approx([0.999993, 0.268792, 0.919676, 0.231234], abs=5e-7)
-    assert loss(y) == pytest.approx(2.697962, abs=5e-7)
-
-
-def test_worked_loss_of_pairs_taken_as_mismatched():
-    assert loss(0 * ONES) == pytest.approx(2.273567, abs=5e-7)
 
 
 def test_every_pair_against_nested_loops():
     g = torch.Generator().manual_seed(0)
     scores, y = torch.rand(6, 6, generator=g, dtype=torch.float64), torch.rand(6, generator=g).double()
     active, complementary = active_complementary(scores, y, 0.07)
+    own = match_probability(scores, 0.07)
     for i in range(6):
-        pull = push = 0.0
+        pull = push = match = 0.0
         for row in (scores[i].tolist(), scores[:, i].tolist()):
             total = sum(math.exp(s / 0.07) for s in row)
             p = [math.exp(s / 0.07) / total for s in row]
+            match += p[i] / 2
             pull -= math.log(p[i])
             over = sum(math.tan(v) for v in p) ** (1 - float(y[i]))
             push += sum(math.tan(v) for j, v in enumerate(p) if j != i) / over
+        assert own[i].item() == pytest.approx(match, rel=1e-9)
         assert active[i].item() == pytest.approx(pull, rel=1e-9)
         assert complementary[i].item() == pytest.approx(push, rel=1e-9)
 
@@ -97,14 +69,6 @@ def test_gradients_also_where_probabilities_saturate():
     alone = torch.ones(1, 1, requires_grad=True)
     sum(part.sum() for part in active_complementary(alone, torch.zeros(1))).backward()
     assert alone.grad.isfinite().all()
-
-
-def test_refined_values_never_leave_their_range():
-    for dtype in (torch.float32, torch.float64):
-        ones = torch.ones(3, dtype=dtype)
-        for alpha in (0.0, 0.1, 0.7, 0.8, 1.0):
-            assert torch.equal(refined(ones, ones, alpha), ones)
-            assert torch.equal(refined(0 * ones, 0 * ones, alpha), 0 * ones)
 
 
 # ------------------------------------------------------------------------------------- the bank in a schedule
@@ -143,20 +107,6 @@ def test_bank_over_three_schedules():
         assert torch.allclose(method.bank[batch.index], bank)
         assert method.bank[[1, 4]].tolist() == [1.0, 1.0]  # never visited
     assert method.bank[0] == 0
-
-
-def test_without_freeze_the_bank_is_a_mean_from_the_first_step():
-    method, loop = methods.build("crcl", schedules=1, freeze=0, floor=0.0), Reader()
-    method.begin_training(loop)
-    loop.training_epoch = 0
-    (batch,) = method.begin_epoch(loop)
-    method.step(loop, batch)
-    assert torch.allclose(method.bank[batch.index], 0.8 + 0.2 * match_probability(S.float()))
-
-
-def test_warm_up_takes_every_pair_as_matched():
-    terms = methods.build("crcl").warmup_step(Reader(), Batch(torch.arange(4), None, None))
-    assert sum(terms.values()).item() == pytest.approx(3.910599, rel=1e-5)
 
 
 # ----------------------------------------------------------------------------------------------- schedules
@@ -239,8 +189,24 @@ def test_new_networks_come_from_the_seed_of_the_run_and_leave_other_draws_alone(
 # ---------------------------------------------------------------------------------------------- whole runs
 
 
-def test_the_last_schedule_of_a_preset_outlasts_the_freeze():
-    for preset in ("quick", "standard"):
-        own = resolve("crcl", dataset="emoji", model="vse", preset=preset)
-        last = methods.build("crcl", **own.flat()["method_options"]).restarts(own.schedule.epochs)[-1]
-        assert own.schedule.epochs - last > own.method_options.freeze
+@pytest.mark.parametrize("phase", ["warmup_step", "step"])
+def test_without_freeze_the_bank_moves_from_the_first_step_and_warm_up_takes_all_as_matched(phase):
+    method, loop = methods.build("crcl", schedules=1, freeze=0, floor=0.0), Reader()
+    method.begin_training(loop)
+    loop.training_epoch = 0
+    (batch,) = method.begin_epoch(loop)
+    terms = getattr(method, phase)(loop, batch)
+    y = torch.ones(4) if phase == "warmup_step" else refined(torch.ones(4), match_probability(S.float()))
+    active, complementary = active_complementary(S.float(), y)
+    assert terms["active"].item() == pytest.approx((y * active).mean().item(), rel=1e-5)
+    assert terms["complementary"].item() == pytest.approx(5 * complementary.mean().item(), rel=1e-5)
+    assert torch.allclose(method.bank[batch.index], y)
+
+
+def test_refined_values_are_between_and_never_leave_their_range():
+    assert refined(torch.tensor([0.3, 1.0]), torch.tensor([0.9, 0.5]), 0.75).tolist() == [
+        pytest.approx(0.45), pytest.approx(0.875)
+    ]  # fmt: skip
+    for alpha in (0.0, 0.1, 0.7, 0.8, 1.0):
+        for ends in (torch.ones(3), torch.zeros(3), torch.ones(3).double()):
+            assert torch.equal(refined(ends, ends, alpha), ends)

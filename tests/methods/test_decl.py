@@ -1,6 +1,5 @@
-"""DECL against worked numbers, naive loops and exact distributions, and its corner cases."""
+"""DECL against naive loops and exact distributions, and its corner cases."""
 
-import json
 import math
 
 import numpy as np
@@ -12,71 +11,12 @@ from torch.distributions import Dirichlet, kl_divergence
 from nclib import methods
 from nclib.methods import Batch, Truth
 from nclib.methods.decl import (
-    DECL,
     correspondence,
     dynamic_hinge,
     evidence,
     evidential_loss,
     hardness,
 )
-from nclib.runs import resolve
-
-R = torch.tensor([[0.9, 0.1, -0.3], [0.2, 0.4, -0.1], [-0.5, 0.3, 0.7]], dtype=torch.float64)
-
-
-def targets(*labels):
-    return torch.diag(torch.tensor(labels, dtype=torch.float64))
-
-
-def both(labels, lam2=0.1):
-    E = evidence(R, 0.1)
-    return evidential_loss(E + 1, targets(*labels), lam2), evidential_loss(E.T + 1, targets(*labels), lam2)
-
-
-def close(actual, expected):
-    assert actual.tolist() == pytest.approx(expected, rel=1e-5, abs=1e-12)
-
-
-# ------------------------------------------------------------------------------------------ worked numbers
-
-
-def test_evidence_uncertainty_and_prediction():
-    E = evidence(R, 0.1)
-    close(E[0], [1290.75, 2.70927, 0.0543057])
-    close(E[1], [7.19764, 44.6784, 0.369103])
-    close(E[2], [0.00984126, 18.4143, 421.44])
-    close(3 / (E + 1).sum(1), [0.0023139, 0.0543034, 0.00677408])
-    p_clean, share, uncertainty = correspondence(R, 0.1)
-    assert (p_clean > 0.5).tolist() == [True, True, True]
-    close(share, [0.996152, 0.756959, 0.978128])
-    close(uncertainty, (3 / (E + 1).sum(1) + 3 / (E + 1).sum(0)).tolist())
-
-
-def test_evidential_loss_of_matched_pairs():
-    i2t, t2i = both((1, 1, 1))
-    L_m, _ = both((1, 1, 1), lam2=0.0)
-    close(L_m, [2.79918e-05, 0.0578424, 0.00425253])
-    close((i2t - L_m) / 0.1, [0.835521, 1.77629, 3.42999])
-    close(i2t, [0.0835801, 0.235472, 0.347252])
-    close(t2i, [0.196287, 0.478839, 0.00538304])
-    assert (i2t + t2i).mean().item() == pytest.approx(0.448938, rel=1e-5)
-
-
-def test_evidential_loss_with_a_predicted_mismatch():
-    i2t, t2i = both((1, 0, 1))
-    close(i2t, [0.0835801, 1.08083, 0.347252])
-    close(t2i, [0.196287, 0.840058, 0.00538304])
-    assert (i2t + t2i).mean().item() == pytest.approx(0.851130, rel=1e-5)
-
-
-@pytest.mark.parametrize(("labels", "total"), [((1, 1, 1), 0.500454), ((1, 0, 1), 0.851130)])
-def test_total_with_hinge(labels, total):
-    H = R.tanh()
-    close(dynamic_hinge(H, 1, 0.2), [0, 0.128790, 0])
-    close(dynamic_hinge(H, 2, 0.2), [0, 0.0643950, 0])
-    i2t, t2i = both(labels)
-    h = (dynamic_hinge(H, 2, 0.2) * torch.tensor(labels)).sum()
-    assert ((i2t + t2i).mean() + 0.8 * h).item() == pytest.approx(total, rel=1e-5)
 
 
 def test_hardness():
@@ -86,6 +26,21 @@ def test_hardness():
 
 
 # ----------------------------------------------------------------------------------- against first principles
+
+
+def test_evidence_and_what_it_says_of_a_pair_against_nested_loops():
+    g = torch.Generator().manual_seed(0)
+    R = torch.randn(7, 7, generator=g, dtype=torch.float64)
+    E = [[math.exp(math.tanh(x) / 0.1) for x in row] for row in R.tolist()]
+    torch.testing.assert_close(evidence(R, 0.1), torch.tensor(E, dtype=torch.float64))
+    p_clean, share, uncertainty = correspondence(R, 0.1)
+    for i in range(7):
+        both = [E[i][j] + E[j][i] for j in range(7)]
+        rival = max(both[:i] + both[i + 1 :])
+        assert p_clean[i].item() == pytest.approx(both[i] / (both[i] + rival), abs=1e-5)
+        assert share[i].item() == pytest.approx(both[i] / sum(both))
+        strengths = sum(E[i]) + 7, sum(row[i] for row in E) + 7
+        assert uncertainty[i].item() == pytest.approx(sum(7 / L for L in strengths))
 
 
 def test_loss_is_the_expected_error_and_the_divergence_of_the_dirichlet_distribution():
@@ -102,16 +57,16 @@ def test_loss_is_the_expected_error_and_the_divergence_of_the_dirichlet_distribu
 def test_gradients_by_finite_differences():
     g = torch.Generator().manual_seed(1)
     logits = torch.randn(5, 5, generator=g, dtype=torch.float64, requires_grad=True)
-    y = targets(1, 0, 1, 1, 0)
+    y = torch.tensor([1.0, 0, 1, 1, 0], dtype=torch.float64).diag()
     assert torch.autograd.gradcheck(lambda r: evidential_loss(evidence(r, 0.5) + 1, y), logits)
     assert torch.autograd.gradcheck(lambda r: dynamic_hinge(r.tanh(), 2), logits)
 
 
 def test_float32_agrees_with_float64_at_the_largest_evidence():
     logits = torch.tensor([[9.0, -9, 8], [7, 9, -8], [9, -7, 9]], dtype=torch.float64)
-    for y in (targets(1, 1, 1), targets(0, 0, 0)):
-        exact = evidential_loss(evidence(logits) + 1, y)
-        single = evidential_loss(evidence(logits.float()) + 1, y.float())
+    for y in (torch.eye(3), torch.zeros(3, 3)):
+        exact = evidential_loss(evidence(logits) + 1, y.double())
+        single = evidential_loss(evidence(logits.float()) + 1, y)
         assert single.dtype == torch.float32
         assert torch.allclose(single.double(), exact, rtol=2e-5)
 
@@ -130,7 +85,7 @@ def test_hinge_against_nested_loops(n):
 
 
 def test_a_predicted_mismatch_is_still_a_negative_of_the_others():
-    H = R.tanh().requires_grad_()
+    H = (0.3 * torch.eye(3)).requires_grad_()
     (dynamic_hinge(H, 2, 0.9) * torch.tensor([1.0, 0.0, 1.0])).sum().backward()
     assert H.grad[1, 1] == 0  # nothing is asked of the pair itself
     assert H.grad[0, 1] > 0
@@ -149,32 +104,7 @@ def test_probability_is_above_one_half_exactly_for_predicted_matches():
         assert ((uncertainty > 0) & (uncertainty <= 2)).all()
 
 
-def test_evidence_of_both_directions_is_added():
-    """A pair can win although one direction prefers a rival, and lose although one direction prefers it."""
-    base = torch.full((3, 3), -2.0, dtype=torch.float64).fill_diagonal_(0.3)
-    for rival, matched in ((0.34, True), (0.45, False)):
-        for place in ((0, 1), (1, 0)):  # another caption for image 0, another image for caption 0
-            logits = base.clone()
-            logits[place] = rival
-            other_direction = logits.T if place == (0, 1) else logits
-            assert other_direction[0].argmax() == 0
-            assert other_direction[:, 0].argmax() == 1
-            assert bool(correspondence(logits)[0][0] > 0.5) == matched
-
-
 # ------------------------------------------------------------------------------------------- errors, settings
-
-
-def test_hardness_reaches_its_floor_within_the_published_warm_up_and_halfway_through_a_quick_run():
-    def steps_to_floor(s):
-        return (s.schedule.batch_size - s.method_options.mu) / s.method_options.eta
-
-    paper = resolve("decl", dataset="f30k", preset="paper", data_options={"root": "x"})
-    assert steps_to_floor(paper) < paper.schedule.warmup_epochs * (145_000 // 128)
-    quick = resolve("decl")  # from scratch on few noisy pairs, many negatives are needed for longer
-    per_epoch = 12_500 // 32
-    assert steps_to_floor(quick) > quick.schedule.warmup_epochs * per_epoch
-    assert steps_to_floor(quick) < (quick.schedule.warmup_epochs + quick.schedule.epochs) * per_epoch
 
 
 # ------------------------------------------------------------------------------------------------ one step
@@ -251,29 +181,12 @@ def test_a_last_batch_without_enough_negatives_is_left_out_of_training_only(tmp_
     assert steps == {39: [6, 5], 38: [6, 6]}
 
 
-def test_a_run_in_which_every_pair_is_called_mismatched(tmp_path, monkeypatch):
-    def nothing(logits, tau):
-        zero = torch.zeros(len(logits))
-        return zero, zero, zero + 2
-
-    monkeypatch.setattr("nclib.methods.decl.correspondence", nothing)
-    record = tiny.run("decl", tmp_path)
-    assert [row["loss_hinge"] for row in record.curves[1:]] == [0, 0]
-    assert record.diagnostics["called_matched"] == 0
-    assert record.diagnostics["division_precision"] is None
-    assert json.loads((tmp_path / record.name / "record.json").read_text())
-
-
 def test_report_calls_matched_what_the_method_predicts():
     method = methods.build("decl")
-    assert isinstance(method, DECL)
     method.p_clean = torch.tensor([0.9, 0.6, 0.5, 0.1])
     method.share = torch.tensor([0.9, 0.1, 0.4, 0.2])
     method.uncertainty = torch.tensor([0.1, 0.2, 0.3, 0.4])
     found = method.diagnostics(Truth(np.array([True, False, True, False])))
-    assert found["called_matched"] == 2
-    assert found["division_precision"] == 0.5
-    assert found["division_recall"] == 0.5
-    assert found["auc"] == 0.75
-    assert found["auc_share"] == 1.0
-    assert found["auc_uncertainty"] == 0.75
+    wanted = {"called_matched": 2, "division_precision": 0.5, "division_recall": 0.5}
+    wanted |= {"auc": 0.75, "auc_share": 1.0, "auc_uncertainty": 0.75}
+    assert {name: found[name] for name in wanted} == wanted

@@ -1,4 +1,4 @@
-"""GSC and GSC+ against worked numbers and plain loops, and their corner cases."""
+"""GSC and GSC+ against plain loops, and their corner cases."""
 
 import math
 from functools import partial
@@ -7,43 +7,12 @@ import numpy as np
 import pytest
 import tiny
 import torch
-from tiny import SCORES as S
 
 from nclib import losses, methods, models
 from nclib.common.tokens import Tokens
 from nclib.methods import Truth, coteaching, gsc
 from nclib.methods.gsc import own_similarities, predictions, structure
-from nclib.methods.parts.anchors import global_vectors
 from nclib.runs import epoch_arrays
-
-OMEGA = torch.tensor([1, 0.6, 0.9, 0.3], dtype=torch.float64)
-G_V = torch.tensor(
-    [[1.2, 0.3, -0.5, 0.1], [0.3, 1, 0.2, -0.4], [-0.5, 0.2, 1.1, 0.6], [0.1, -0.4, 0.6, 0.9]],
-    dtype=torch.float64,
-).sigmoid()
-G_T = torch.tensor(
-    [[1.1, 0.1, -0.2, 0.4], [0.1, 0.8, -0.3, 0.5], [-0.2, -0.3, 1.3, 0.2], [0.4, 0.5, 0.2, 1]],
-    dtype=torch.float64,
-).sigmoid()
-
-
-def near(values, expected, abs=1e-6):
-    return values.tolist() == pytest.approx(expected, abs=abs)
-
-
-# ------------------------------------------------------------------------------------------ worked numbers
-
-
-def test_worked_losses():
-    contrast = OMEGA * losses.info_nce(S, 0.07) / 2
-    assert near(contrast, [0.000777, 1.003032, 0.008488, 0.032401])
-    assert contrast.mean().item() == pytest.approx(0.261174, abs=1e-6)
-    loss, c = structure(G_V, G_T, OMEGA)
-    assert near(loss, [1.299316, 0.865976, 1.194709, 0.409396])
-    assert loss.mean().item() == pytest.approx(0.942349, abs=1e-6)
-    assert (contrast.mean() + 0.01 * loss.mean()).item() == pytest.approx(0.270598, abs=1e-6)
-    assert near(c, [0.996515, 0.991712, 0.992295, 0.980948])
-    assert near(predictions(S), [0.999224, 0.194626, 0.990636, 0.898451])
 
 
 class Loop:
@@ -56,8 +25,8 @@ class Loop:
         self.kept = arrays
 
 
-def test_worked_update(monkeypatch):
-    g = torch.tensor([0.99, 0.2, 0.95, 0.05], dtype=torch.float64)
+def test_weights_follow_consistency_and_prediction(monkeypatch):
+    g, p, omega, c = torch.rand(4, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     asked = []
 
     def divide(values, mixture):
@@ -67,32 +36,20 @@ def test_worked_update(monkeypatch):
     monkeypatch.setattr(gsc, "divide", divide)
     method, loop = methods.build("gsc"), Loop()
     method.begin_training(loop)
-    method.omega = [OMEGA]
-    method.c, method.p = [None], [None]
+    method.a, method.b, method.c, method.p = [omega], [1 - omega], [None], [None]
     order = torch.tensor([2, 0, 3, 1])
-    _, c = structure(G_V, G_T, OMEGA)
-    method.log = [(order, torch.stack([c, predictions(S)], dim=1)[order])]
+    method.log = [(order, torch.stack([c, p], dim=1)[order])]
     method.end_epoch(loop)
     assert torch.equal(asked[0], -c)  # so that the larger c is the consistent side
-    assert near(method.a[0], [0.993, 0.44, 0.965, 0.335])
-    assert near(method.b[0], [0.999456, 0.436238, 0.993445, 0.928916])
-    assert near(loop.kept["p_clean"], [0.993, 0.436238, 0.965, 0.335])
-    assert near(loop.kept["prediction"], predictions(S).tolist())
-    report = method.diagnostics(Truth(np.array([True, False, True, False])))
-    assert report["auc"] == report["auc_consistency"] == 1
-    assert report["auc_prediction"] == 1
-
-
-def test_the_posterior_is_that_of_the_larger_consistency():
-    method, loop = methods.build("gsc", beta=1.0), Loop()
-    loop.n_pairs = 40
-    method.begin_training(loop)
-    method.c, method.p = [None], [None]
-    c = torch.cat([torch.linspace(0.1, 0.3, 20), torch.linspace(0.7, 0.9, 20)])
-    method.log = [(torch.arange(40), torch.stack([c, torch.ones(40)], dim=1))]
-    method.end_epoch(loop)
-    assert (method.a[0][:20] < 0.01).all()
-    assert (method.a[0][20:] > 0.99).all()
+    a, b = 0.7 * g + 0.3 * omega, 0.7 * p + 0.3 * (1 - omega)
+    torch.testing.assert_close(torch.stack([method.a[0], method.b[0]]), torch.stack([a, b]))
+    torch.testing.assert_close(loop.kept["p_clean"], torch.minimum(a, b))
+    torch.testing.assert_close(loop.kept["prediction"], p)
+    truth = np.array([True, False, True, False])
+    report = method.diagnostics(Truth(truth))
+    for name, score in (("auc", torch.minimum(a, b)), ("auc_consistency", c), ("auc_prediction", p)):
+        wins = [float(x > y) for x in score[truth] for y in score[~truth]]
+        assert report[name] == np.mean(wins)
 
 
 def test_losses_against_nested_loops():
@@ -100,7 +57,7 @@ def test_losses_against_nested_loops():
     B = 5
     v, t = (torch.rand(B, B, generator=g, dtype=torch.float64) for _ in range(2))
     omega = torch.rand(B, generator=g, dtype=torch.float64)
-    loss, c = structure(v, t, omega)
+    (loss, c), match = structure(v, t, omega), predictions(v, 0.2)
     for i in range(B):
         T = [
             sum(float(v[i, k]) * float(omega[k]) * float(t[j, k]) * float(omega[k]) for k in range(B))
@@ -110,6 +67,8 @@ def test_losses_against_nested_loops():
         assert loss[i].item() == pytest.approx(expected, abs=1e-12)
         lengths = [math.sqrt(sum(float(G[i, k] * omega[k]) ** 2 for k in range(B))) for G in (v, t)]
         assert c[i].item() == pytest.approx(T[i] / lengths[0] / lengths[1], abs=1e-12)
+        shares = [(line[i] / 0.2).exp() / (line / 0.2).exp().sum() for line in (v[i], v[:, i])]
+        assert match[i].item() == pytest.approx(float(sum(shares)) / 2)
 
 
 # --------------------------------------------------------------------------- similarities in one modality
@@ -136,15 +95,29 @@ def sgr_score(network, whole, local):
     return network.score(nodes[0]).sigmoid().item()
 
 
-def test_sgr_compares_regions_by_position_and_words_by_attention():
+def test_weights_of_zero_stay_finite():
+    G = torch.full((256, 256), 1e4, requires_grad=True)
+    loss, c = structure(G, G * 1.0, torch.zeros(256))
+    loss.sum().backward()
+    assert not loss.any()
+    assert c.isfinite().all()
+    assert G.grad.isfinite().all()
+
+
+def test_sgr_compares_regions_by_position_and_words_by_attention_or_position():
     network, images, captions = encoded("sgr")
     with torch.no_grad():
         G_v, G_t = own_similarities(network, images, captions)
+        again, by_position = own_similarities(network, images, captions, "positions")
+        assert torch.equal(again, G_v)
         for i in range(3):
             for j in range(3):
-                whole = (images.vectors[i] - images.vectors[j]) ** 2 + 1e-6
-                local = (images.regions[i] - images.regions[j]) ** 2 + 1e-6
-                assert G_v[i, j].item() == pytest.approx(sgr_score(network, whole, local), abs=1e-5)
+                for G, x, parts in (
+                    (G_v, images.vectors, images.regions),
+                    (by_position, captions.vectors, captions.words),  # zeros after the last word
+                ):
+                    whole, local = (x[i] - x[j]) ** 2 + 1e-6, (parts[i] - parts[j]) ** 2 + 1e-6
+                    assert G[i, j].item() == pytest.approx(sgr_score(network, whole, local), abs=1e-5)
                 source = captions.words[i, : captions.lengths[i]]
                 query = captions.words[j, : captions.lengths[j]]
                 raw = torch.nn.functional.leaky_relu(source @ query.T, 0.1)
@@ -157,29 +130,27 @@ def test_sgr_compares_regions_by_position_and_words_by_attention():
     assert not torch.allclose(G_t, G_t.T)  # the words of one side ask
 
 
-def test_sgr_compares_words_by_position_where_asked():
-    network, images, captions = encoded("sgr")
-    with torch.no_grad():
-        G_v, G_t = own_similarities(network, images, captions, "positions")
-        assert torch.equal(G_v, own_similarities(network, images, captions)[0])
-        for i in range(3):
-            for j in range(3):
-                whole = (captions.vectors[i] - captions.vectors[j]) ** 2 + 1e-6
-                local = (captions.words[i] - captions.words[j]) ** 2 + 1e-6  # zeros after the last word
-                assert G_t[i, j].item() == pytest.approx(sgr_score(network, whole, local), abs=1e-5)
+def means(encoding):
+    """One vector a sample: the mean of its fragments, of an ensemble side by side."""
+    if hasattr(encoding, "parts"):
+        return torch.cat([means(part) for part in encoding.parts], dim=1)
+    rows, counts = getattr(encoding, "regions", None), None
+    if hasattr(encoding, "words"):
+        rows, counts = encoding.words, encoding.lengths
+    if rows is None:
+        return encoding.vectors
+    return torch.stack([row[:n].mean(0) for row, n in zip(rows, counts or [None] * len(rows), strict=True)])
 
 
 @pytest.mark.parametrize("name", ["vse", "scan", "saf", "sgraf"])
 def test_other_models_compare_global_vectors(name):
     network, images, captions = encoded(name)
-    G_v, G_t = own_similarities(network, images, captions)
-    for G, x in zip((G_v, G_t), global_vectors(images, captions), strict=True):
+    for G, x in zip(own_similarities(network, images, captions), map(means, (images, captions)), strict=True):
         for i in range(3):
             for j in range(3):
                 expected = (x[i] @ x[j] / x[i].norm() / x[j].norm()).item()
                 assert G[i, j].item() == pytest.approx(expected, abs=1e-5)
-    assert G_v.requires_grad
-    assert G_t.requires_grad
+        assert G.requires_grad
 
 
 def test_a_sample_and_itself_give_finite_gradients_in_sgr():
@@ -192,20 +163,6 @@ def test_a_sample_and_itself_give_finite_gradients_in_sgr():
 
 
 # ------------------------------------------------------------------------------------------- corner cases
-
-
-@pytest.mark.parametrize("B", [2, 256])
-@pytest.mark.parametrize("scale", [1.0, 1e4])
-@pytest.mark.parametrize("omega", [0.0, 1.0])
-def test_extreme_values_stay_finite(B, scale, omega):
-    G = torch.full((B, B), scale, requires_grad=True)
-    weights = torch.full((B,), omega)
-    loss, c = structure(G, G * 1.0, weights)
-    assert near(loss, [omega * math.log(B)] * B, abs=1e-3)
-    assert near(c, [omega] * B, abs=1e-5)
-    (loss.sum() + predictions(scale * torch.eye(B)).sum()).backward()
-    assert G.grad.isfinite().all()
-    assert near(predictions(scale * torch.eye(B)), [1.0] * B, abs=1e-3)
 
 
 # ---------------------------------------------------------------------------------------------- whole runs

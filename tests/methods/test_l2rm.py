@@ -1,4 +1,4 @@
-"""L2RM against worked numbers, the exact linear program, and its own corner cases."""
+"""L2RM against the exact linear program, and its own corner cases."""
 
 import contextlib
 from functools import partial
@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import tiny
 import torch
-from tiny import SCORES as S
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import nclib
@@ -21,34 +20,6 @@ from nclib.ot import entropic, partial_exact
 from nclib.runs import epoch_arrays
 
 PAIRS_320 = {"n_train": 64, "n_val": 16, "n_test": 16}
-PLAN = torch.tensor(
-    [
-        [0, 0.00409967, 7.81084e-05, 0.00137171],
-        [0.00192205, 0, 0.0642706, 4.19540e-05],
-        [0.000188645, 0.000671925, 0, 0.00673652],
-        [2.33903e-05, 0.0275181, 0.000235576, 0],
-    ],
-    dtype=torch.float64,
-)
-
-
-def test_published_plan():
-    plan = methods.build("l2rm", lam=0.05).refine(1 - S)
-    assert torch.allclose(plan, PLAN, rtol=1e-5, atol=1e-9)
-    assert plan.sum().item() == pytest.approx(0.107158, abs=1e-6)
-
-
-def test_accurate_plan_carries_the_mass_that_was_asked_for():
-    plan = methods.build("l2rm", lam=0.05, stop="accurate").refine(1 - S)
-    assert plan.sum().item() == pytest.approx(0.1, abs=1e-9)
-    assert plan[1, 2].item() == pytest.approx(0.0605663, rel=1e-5)
-
-
-def test_without_mask_the_given_pairs_take_mass():
-    plan = methods.build("l2rm", lam=0.07, mask=False).refine(1 - S)
-    expected = [0.0647545, 0.000142584, 0.0364317, 0.00212367]
-    assert np.allclose(plan.diagonal().numpy(), expected, rtol=1e-4)
-    assert (methods.build("l2rm").refine(1 - S).diagonal() == 0).all()
 
 
 @pytest.mark.parametrize("rematch", losses.REMATCH)
@@ -89,18 +60,17 @@ def test_a_kernel_is_asked_only_for_costs_in_its_range(options, wanted, monkeypa
 
 
 @pytest.mark.parametrize("rho", [0.05, 0.5, 1.0])
-def test_small_regularisation_approaches_the_linear_program(rho):
+@pytest.mark.parametrize("mask", [True, False])
+def test_small_regularisation_approaches_the_linear_program(mask, rho):
     g = torch.Generator().manual_seed(3)
     cost = torch.rand(12, 12, generator=g, dtype=torch.float64)
-    plan = methods.build("l2rm", rho=rho, lam=5e-4, stop="accurate").refine(cost)
-    exact = partial_exact(cost, rho, mask=~torch.eye(12, dtype=torch.bool))
+    plan = methods.build("l2rm", rho=rho, lam=5e-4, stop="accurate", mask=mask).refine(cost)
+    exact = partial_exact(cost, rho, mask=~torch.eye(12, dtype=torch.bool) if mask else None)
+    assert plan.diagonal().any() != mask
     assert plan.sum().item() == pytest.approx(rho, rel=1e-6)
     assert (plan * cost).sum().item() == pytest.approx(float(exact.value), abs=2e-3)
-
-
-def test_rematch_loss_of_the_published_plan():
-    loss = losses.REMATCH["sym_kl"](S, PLAN, 0.05).mean()
-    assert loss.item() == pytest.approx(19.4392, rel=1e-4)
+    rough = methods.build("l2rm", rho=rho, lam=0.05, mask=mask).refine(cost)
+    assert rho == 1 or rough.sum() > 1.001 * rho  # the published rule stops before that
 
 
 def test_cost_network_starts_at_one_minus_similarity_and_takes_short_batches():
@@ -262,21 +232,7 @@ def test_rematch_report_against_a_plain_count():
     assert log.arrays()["ranked_moved"].sum().item() == pytest.approx(1, abs=1e-5)
 
 
-def test_plans_that_move_everything_say_nothing_of_other_rows():
-    log = RematchLog(4, torch.device("cpu"))
-    assert log.alignment() == {}
-    log.add(Batch(torch.arange(4), None, None), torch.eye(4).roll(1, 0) / 4)
-    found = log.alignment()
-    assert found == {"top_moved": pytest.approx(1), "entropy_moved": pytest.approx(0, abs=1e-6)}
-
-
 run = partial(tiny.run, "l2rm", mrate=0.5, epochs=1, data_options=PAIRS_320)
-
-
-def test_too_few_mismatched_pairs_are_told_and_training_goes_on(tmp_path):
-    with pytest.warns(UserWarning, match="do not fill a batch of 16; nothing is rematched"):
-        record = run(tmp_path, mrate=0.0, threshold=1e-6)
-    assert "loss_rematch" not in record.curves[-1]
 
 
 def test_too_few_matched_pairs_stop_with_advice(tmp_path):

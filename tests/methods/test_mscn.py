@@ -1,4 +1,4 @@
-"""MSCN against worked numbers; its look-ahead against a plain finite difference; its corner cases."""
+"""MSCN: its look-ahead against a plain finite difference; its corner cases."""
 
 from functools import partial
 
@@ -7,71 +7,14 @@ import pytest
 import tiny
 import torch
 from registered import REGISTERED
-from tiny import SCORES as S
+from scipy import stats
 
 import nclib
 from nclib import losses, models
-from nclib.methods.mscn import MSCN, clip_inside, purify, score_margins
-from nclib.methods.parts.meta import MetaMatcher, MetaPairs, join_batches, look_ahead_gradient, sgd_step
-from nclib.models import similarity_matrix
+from nclib.methods.mscn import clip_inside, purify, score_margins
+from nclib.methods.parts.meta import MetaMatcher, MetaPairs, join_batches, look_ahead_gradient
 from nclib.noise import beta_moments
 from nclib.runs import epoch_arrays
-
-NEGATIVE, POSITIVE = np.array([0.05, 0.1, 0.15, 0.3]), np.array([0.6, 0.75, 0.85, 0.9])
-SCORES = torch.tensor([0.08, 0.12, 0.2, 0.35, 0.55, 0.7, 0.8, 0.95], dtype=torch.float64)
-
-
-# -- worked numbers -------------------------------------------------------------------------------------
-
-
-def test_margins_and_losses():
-    s = S.diagonal()
-    assert (score_margins(s, 1.0)).tolist() == pytest.approx([0.95403, 0.224771, 0.90932, 0.579491], abs=1e-6)
-    margins = score_margins(s)
-    assert margins.tolist() == pytest.approx([0.190806, 0.0449541, 0.181864, 0.115898], abs=1e-6)
-    assert losses.soft_margin_triplet(S, margins).sum().item() == pytest.approx(0.269908, abs=1e-6)
-    assert losses.triplet(S, 0.2, "mean").sum().item() == pytest.approx(0.2525)
-    ends = torch.tensor([0.0, 0.5, 1.0], requires_grad=True)
-    assert score_margins(ends).tolist() == pytest.approx([0, 0.1, 0.2])
-    assert not score_margins(ends).requires_grad
-
-
-def test_beta_mixture_started_at_the_meta_set():
-    assert beta_moments(NEGATIVE) == pytest.approx((2.03571, 11.5357), rel=1e-5)
-    assert beta_moments(POSITIVE) == pytest.approx((9.52143, 2.76429), rel=1e-5)
-    mixture, p = purify(SCORES, torch.from_numpy(NEGATIVE), torch.from_numpy(POSITIVE))
-    path = [-0.160801, 0.756542, 0.790769, 0.802135, 0.812707, 0.823784, 0.834685, 0.844861, 0.854082]
-    assert mixture.log_likelihood_ == pytest.approx(path, abs=1e-6)
-    assert mixture.a_ == pytest.approx([2.24123, 3.6672], abs=1e-5)
-    assert mixture.b_ == pytest.approx([10.3796, 1.44939], abs=1e-4)
-    assert mixture.weights_ == pytest.approx([0.459946, 0.540054], abs=1e-6)
-    expected = [0.00283991, 0.00749502, 0.0353512, 0.342049, 0.963533, 0.999282, 0.999984, 1]
-    assert p == pytest.approx(expected, rel=1e-4)
-
-
-def test_scores_at_the_ends_stay_inside_and_nothing_is_scaled():
-    x = clip_inside(torch.tensor([0.0, 0.25, 1.0, -0.1, 1.1]))
-    assert x.tolist() == [0.001, 0.25, 0.999, 0.001, 0.999]
-    _, p = purify(torch.tensor([0.0, 1.0, 0.4, 0.6]), torch.tensor([0.1, 0.2]), torch.tensor([0.8, 0.9]))
-    assert np.isfinite(p).all()
-    assert p[0] < 0.5 < p[1]
-    _, p = purify(torch.full((9,), 0.5), torch.full((3,), 0.5), torch.full((3,), 0.5))
-    assert np.isfinite(p).all()  # a collapsed network
-
-
-def test_the_components_keep_their_places_when_they_cross():
-    high, low = torch.from_numpy(POSITIVE), torch.from_numpy(NEGATIVE)
-    mixture, p = purify(SCORES, high, low)  # known mismatches score higher
-    assert mixture.means_[0] > mixture.means_[1]
-    assert p[0] > 0.5 > p[-1]
-
-
-def test_the_look_ahead_takes_a_plain_gradient_step():
-    phi = {"w": torch.tensor(1.5, dtype=torch.float64), "unused": torch.tensor(2.0)}
-    stepped = sgd_step(phi, (torch.tensor(-3.0, dtype=torch.float64), None), 2e-4)
-    assert stepped["w"].item() == pytest.approx(1.5006, abs=1e-12)  # Adam's first step would give 1.5002
-    assert stepped["unused"] is phi["unused"]
-
 
 # -- the gradient through the step ------------------------------------------------------------------------
 
@@ -178,16 +121,6 @@ def test_the_wrapped_model_is_a_model(name):
     assert torch.allclose(other.eval()(images, tokens), network(images, tokens), atol=1e-6)
 
 
-def test_hidden_width_follows_the_model_and_a_split_is_scored():
-    network = MetaMatcher(models.build("saf", feature_dim=68, vocab_size=9, embed_dim=8, sim_dim=256))
-    assert network.meta.layers[0].out_features == 64
-    split = nclib.data.load("planted", n_train=12).train
-    network, *_ = small_network("saf", torch.float32)
-    S = similarity_matrix(network, split, batch_size=7)
-    assert S.shape == (12, 60)
-    assert 0 < float(S.min()) <= float(S.max()) < 1
-
-
 # -- runs -------------------------------------------------------------------------------------------------
 
 run = partial(tiny.run, "mscn")
@@ -259,21 +192,6 @@ def test_meta_step_moves_the_meta_network_and_the_main_step_the_model(trainer):
     assert method._loss(S).item() == pytest.approx(expected.item())
 
 
-@pytest.mark.slow
-def test_optimisers_start_anew_after_warm_up_with_a_second_one_for_the_meta_network(tmp_path, monkeypatch):
-    monkeypatch.setattr(MSCN, "posterior", forced(lambda x: (torch.arange(len(x)) < 60).double()))
-    record = run(tmp_path, epochs=2, decay_every=1, meta_lr=1e-3)
-    saved = nclib.runs.checkpoint.load(f"{record.folder}/checkpoint.safetensors")
-    steps = [int(s["step"]) for s in saved["optimizers"][0]["state"].values()]
-    per_epoch = record.curves[1]["steps"] // 2
-    assert max(steps) < sum(row["steps"] for row in record.curves[:3])  # warm-up is forgotten
-    assert per_epoch > 0
-    meta = saved["method"]["meta_optimizers"]
-    assert len(meta) == 2
-    assert meta[0]["param_groups"][0]["lr"] == pytest.approx(1e-4)  # decays with the main rate
-    assert len(saved["optimizers"][0]["state"]) < len(saved["networks"][0])  # the meta-network is not in it
-
-
 def test_training_batches_are_half_of_those_in_warm_up(trainer):
     sizes = []
     trainer.method.divide_pairs = lambda loop: _Kept(torch.arange(21))
@@ -300,37 +218,6 @@ def test_record_says_what_the_detector_sees(tmp_path):
     assert kept["meta_means"].shape == (2,)
 
 
-def forced(p):
-    def posterior(self, loop, network, values):
-        result = _original(self, loop, network, values)
-        p_clean = p(result.values)
-        return result._replace(p_clean=p_clean, is_clean=p_clean > self.options.threshold)
-
-    return posterior
-
-
-_original = MSCN.posterior
-
-
-def test_division_that_finds_nothing_trains_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr(MSCN, "posterior", forced(torch.zeros_like))
-    with (
-        pytest.warns(UserWarning, match="0 of 200 pairs are kept and do not fill a batch"),
-        pytest.raises(ValueError, match="returned no steps for network 0 in all 1 epochs after warm-up"),
-    ):
-        run(tmp_path, epochs=1)
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:.*took one step")
-@pytest.mark.parametrize(("n", "steps"), [(200, 50), (3, 2), (2, 2)])
-def test_division_that_finds_everything_or_fewer_than_a_batch(n, steps, tmp_path, monkeypatch):
-    monkeypatch.setattr(MSCN, "posterior", forced(lambda x: (torch.arange(len(x)) < n).double()))
-    record = run(tmp_path, epochs=1)
-    assert record.curves[-1]["steps"] == steps
-    assert record.curves[-1]["meta_loss"] > 0
-
-
 def test_too_little_validation_is_told_before_training(trainer):
     trainer.n_held_out = 1
     for start in (trainer.method.begin_training, lambda loop: trainer.method.warmup_step(loop, None)):
@@ -342,3 +229,39 @@ def test_fewer_known_matches_than_asked_for_are_told(trainer):
     trainer.n_held_out = 2  # the validation split could not give the 4 that clean_share asks for
     with pytest.warns(UserWarning, match=r"learns from 2 pairs known to be matched instead of 4 \(2% of"):
         trainer.method.begin_training(trainer)
+
+
+def test_scores_at_the_ends_stay_inside_and_nothing_is_scaled():
+    assert clip_inside(torch.tensor([0.0, 0.25, 1.0, -0.1, 1.1])).tolist() == [
+        0.001, 0.25, 0.999, 0.001, 0.999
+    ]  # fmt: skip
+    _, p = purify(torch.full((9,), 0.5), torch.full((3,), 0.5), torch.full((3,), 0.5))
+    assert np.isfinite(p).all()  # a collapsed network
+
+
+@pytest.mark.parametrize("crossed", [False, True])
+def test_the_mixture_starts_at_the_meta_set_and_its_components_keep_their_places(crossed):
+    rng = np.random.default_rng(0)
+    low, high = rng.beta(2, 9, 90), rng.beta(9, 2, 60)
+    known = [torch.from_numpy(part[:20]) for part in ((high, low) if crossed else (low, high))]
+    mixture, p = purify(torch.from_numpy(np.r_[low, high]), *known)
+    (first, second), weights = (stats.beta(*beta_moments(x.numpy())) for x in known), [0.5, 0.5]
+    x, path = np.r_[low, high], []
+    for _ in range(11):  # literal EM
+        parts = np.stack([w * c.pdf(x) for w, c in zip(weights, (first, second), strict=True)])
+        path.append(np.log(parts.sum(0)).sum())
+        if len(path) > 1 and path[-1] - path[-2] <= 1e-2:
+            break
+        r = parts / parts.sum(0)
+        first, second = (stats.beta(*beta_moments(x, part)) for part in r)
+        weights = r.mean(1)
+    assert mixture.log_likelihood_ == pytest.approx(path, rel=1e-6)
+    np.testing.assert_allclose(p, (parts / parts.sum(0))[1], atol=1e-6)
+    assert (p[:90].mean() > 0.9) == (p[90:].mean() < 0.1) == crossed
+
+
+def test_margins_are_the_formula_and_carry_no_gradient():
+    s = torch.linspace(0, 1, 11, dtype=torch.float64, requires_grad=True)
+    found = score_margins(s, 0.3)
+    assert found.tolist() == pytest.approx([0.3 * x**2 / (x**2 + (1 - x) ** 2) for x in s.tolist()])
+    assert not found.requires_grad

@@ -1,4 +1,4 @@
-"""What tests of methods start from: a small run of a few drawn pairs, and the scores of worked numbers."""
+"""What tests of methods start from: a small run of a few drawn pairs, and the scores of four pairs."""
 
 from __future__ import annotations
 
