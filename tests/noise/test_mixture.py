@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from refusals import refused
+from scipy import stats
 
 from nclib import noise
 from nclib.noise import BetaMixture, GaussianMixture1d
@@ -21,37 +23,6 @@ def two_groups(n, seed=0, overlap=False):
     k = int(0.6 * n)
     low, high = ((2, 6), (5, 3)) if overlap else ((2, 14), (12, 3))
     return np.concatenate([rng.beta(*low, k), rng.beta(*high, n - k)])
-
-
-def literal_beta(x, lower):
-    """Two-stage EM with Python floats, term by term; returns path and parameters in start order."""
-
-    def moments(w):
-        total = math.fsum(w)
-        m = math.fsum(a * b for a, b in zip(w, x, strict=True)) / total
-        s2 = math.fsum(a * b * b for a, b in zip(w, x, strict=True)) / total - m * m
-        a = m * (m * (1 - m) / s2 - 1)
-        return a, a * (1 - m) / m, total / len(x)
-
-    def density(v, a, b, w):
-        log_b = math.lgamma(a) + math.lgamma(b) - math.lgamma(a + b)
-        return w * math.exp((a - 1) * math.log(v) + (b - 1) * math.log(1 - v) - log_b)
-
-    def e_step():
-        pairs = [(density(v, *first), density(v, *second)) for v in x]
-        return [p / (p + q) for p, q in pairs], math.fsum(math.log(p + q) for p, q in pairs)
-
-    first, second = moments([float(v) for v in lower]), moments([float(not v) for v in lower])
-    r, value = e_step()
-    path = [value]
-    for limit, gain in ((10, 1e-2), (10_000, 1e-1)):
-        for _ in range(limit):
-            first, second = moments(r), moments([1 - v for v in r])
-            r, value = e_step()
-            path.append(value)
-            if not path[-1] - path[-2] > gain:
-                break
-    return path, first, second, r
 
 
 # -------------------------------------------------------------------------------------------------- beta
@@ -70,19 +41,50 @@ def test_beta_scaling_is_done_once():
         np.testing.assert_allclose(again.predict_proba(scaled), expected, rtol=1e-12)
 
 
+def literal_em(x, shapes, weights, floor, stages):
+    """EM with SciPy's densities; return the log-likelihoods, the last shapes and the last weights."""
+
+    def e_step():
+        density = np.stack([w * stats.beta.pdf(x, *ab) for w, ab in zip(weights, shapes, strict=True)])
+        density = np.maximum(density, floor)
+        path.append(np.log(density.sum(0)).sum())
+        return density / density.sum(0)
+
+    path = []
+    r = e_step()
+    for limit, gain in stages:
+        for _ in range(limit):
+            shapes = [noise.beta.beta_moments(x, np.maximum(part, floor)) for part in r]
+            weights = r.mean(1)
+            r = e_step()
+            if gain is not None and not path[-1] - path[-2] > gain:
+                break
+    return path, shapes, weights
+
+
 @pytest.mark.parametrize("overlap", [False, True])
-@pytest.mark.parametrize("seed", [0, 1])
-def test_beta_is_the_literal_loop(overlap, seed):
-    x = noise.unit_interval(two_groups(600, seed, overlap))
-    mixture = BetaMixture()
-    lower = mixture._two_means(x)
-    path, first, second, r = literal_beta(x.tolist(), lower.tolist())
-    mixture.fit(x, start=lower)
-    np.testing.assert_allclose(mixture.log_likelihood_, path, rtol=1e-9)
-    np.testing.assert_allclose(mixture.a_, [first[0], second[0]], rtol=1e-9)
-    np.testing.assert_allclose(mixture.b_, [first[1], second[1]], rtol=1e-9)
-    np.testing.assert_allclose(mixture.predict_proba(x)[:, 0], r, atol=1e-9)
-    assert np.log(mixture.pdf(x)).sum() == pytest.approx(path[-1], rel=1e-10)
+@pytest.mark.parametrize("floor", [None, 1e-12, 0.2])
+def test_beta_is_the_literal_loop(overlap, floor):
+    """From two means in two stages of stopping, or from given shapes with densities kept above a floor."""
+    x, start = noise.unit_interval(two_groups(600, 1, overlap)), None
+    if floor is None:
+        start, mixture = BetaMixture._two_means(x), BetaMixture()
+        shapes = [noise.beta.beta_moments(x[part]) for part in (start, ~start)]
+        run = (shapes, [start.mean(), 1 - start.mean()], 0.0, ((10, 1e-2), (10_000, 1e-1)))
+    else:
+        shapes, stages = ((1, 2), (2, 1)), ((10, None),)
+        mixture = BetaMixture(None, 1e-4, shapes=shapes, stages=stages, floor=floor)
+        run = (shapes, [0.5, 0.5], floor, stages)
+    path, shapes, weights = literal_em(x, *run)
+    mixture.fit(x, start=start)
+    np.testing.assert_allclose(mixture.log_likelihood_, path, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(np.stack([mixture.a_, mixture.b_], 1), shapes, rtol=1e-8)
+    np.testing.assert_allclose(mixture.weights_, weights, rtol=1e-9)
+    parts = np.stack([w * stats.beta.pdf(x, *ab) for w, ab in zip(weights, shapes, strict=True)], 1)
+    np.testing.assert_allclose(mixture.component_pdf(x), parts, rtol=1e-8)
+    np.testing.assert_allclose(mixture.pdf(x), parts.sum(1), rtol=1e-8)
+    clean = parts[:, 0] / (parts.sum(1) + run[2])
+    np.testing.assert_allclose(mixture.predict_proba(x), np.stack([clean, 1 - clean], 1), atol=1e-12)
 
 
 def test_beta_moments_by_hand():
@@ -97,31 +99,6 @@ def test_two_means_begin_halfway():
     # From the middle, 0.5, they end between 0.4 and 1; from a third they would end between 0 and 0.4.
     assert BetaMixture._two_means(np.array([0.0, 0.4, 1.0])).tolist() == [True, True, False]
     assert BetaMixture._two_means(np.array([0.0, 0.5, 1.0])).tolist() == [True, True, False]  # on the cut
-
-
-@pytest.mark.parametrize("floor", [1e-12, 0.2])
-def test_beta_with_a_floor_is_the_literal_loop(floor):
-    from scipy import stats
-
-    x = np.clip(two_groups(60, overlap=True), 1e-4, 1 - 1e-4)
-    shapes, weights, path = [(1.0, 2.0), (2.0, 1.0)], np.array([0.5, 0.5]), []
-    for _ in range(11):
-        shapes_now, weights_now = shapes, weights
-        density = np.stack([w * stats.beta.pdf(x, *ab) for w, ab in zip(weights, shapes, strict=True)])
-        density = np.maximum(density, floor)
-        path.append(np.log(density.sum(0)).sum())
-        r = density / density.sum(0)
-        shapes = [noise.beta.beta_moments(x, np.maximum(part, floor)) for part in r]
-        weights = r.mean(1)
-    mixture = BetaMixture(None, 1e-4, shapes=((1, 2), (2, 1)), stages=((10, None),), floor=floor).fit(x)
-    np.testing.assert_allclose(mixture.log_likelihood_, path, rtol=1e-9, atol=1e-12)
-    np.testing.assert_allclose(np.stack([mixture.a_, mixture.b_], 1), shapes_now, rtol=1e-9)
-    np.testing.assert_allclose(mixture.weights_, weights_now, rtol=1e-9)
-    parts = np.stack([w * stats.beta.pdf(x, *ab) for w, ab in zip(weights_now, shapes_now, strict=True)], 1)
-    np.testing.assert_allclose(mixture.component_pdf(x), parts, rtol=1e-9)
-    np.testing.assert_allclose(mixture.pdf(x), parts.sum(1), rtol=1e-9)
-    clean = parts[:, 0] / (parts.sum(1) + floor)
-    np.testing.assert_allclose(mixture.predict_proba(x), np.stack([clean, 1 - clean], 1), rtol=1e-9)
 
 
 @pytest.mark.parametrize("floor", [0.0, 1e-9])
@@ -235,66 +212,58 @@ def test_odds_stay_finite_and_one_half_is_not_clean():
 
 # --------------------------------------------------------------------------------------------- both alike
 
-MIXTURES = {"beta": BetaMixture, "gaussian": GaussianMixture1d}
+
+@pytest.mark.parametrize("kind", [BetaMixture, GaussianMixture1d])
+@given(data=st.lists(st.floats(-1e6, 1e6, allow_nan=False, width=32), min_size=4, max_size=40))
+def test_any_finite_data_gives_probabilities(kind, data):
+    x = np.array(data)
+    if x.min() == x.max():
+        return  # refused
+    mixture = kind().fit(x)
+    p = mixture.predict_proba(x)
+    assert np.isfinite(p).all()
+    assert (p >= 0).all()
+    np.testing.assert_allclose(p.sum(1), 1, atol=1e-12)
+    assert mixture.means_[0] <= mixture.means_[1]
+    assert np.isfinite(mixture.log_likelihood_).all()
 
 
-@pytest.mark.parametrize("name", MIXTURES)
-class TestBoth:
-    def test_scale_and_shift_change_nothing(self, name):
-        x = two_groups(1000)
-        plain = MIXTURES[name]().fit(x)
-        moved = MIXTURES[name]().fit(3 + 7 * x)
-        np.testing.assert_allclose(moved.predict_proba(3 + 7 * x), plain.predict_proba(x), atol=1e-8)
-        np.testing.assert_allclose(moved.means_, 3 + 7 * plain.means_, rtol=1e-8)
-
-    @pytest.mark.parametrize(
-        ("x", "words"),
-        [
-            ([0.1, math.nan, 0.2, 0.3], "NaN or infinite, the first at position 1"),
-            ([0.1, 0.2, 0.3, math.inf], "NaN or infinite"),
-            ([0.1, 0.2, 0.3], "at least 4"),
-            ([], "shape"),
-            ([0.5] * 9, "not all equal.* 9 from 0.5 to 0.5"),
-            ([[0.1, 0.2], [0.3, 0.4]], "shape"),
-            (["a", "b", "c", "d"], "real numbers"),
-        ],
-    )
-    def test_bad_data_is_named(self, name, x, words):
-        with pytest.raises(ValueError, match=words):
-            MIXTURES[name]().fit(x)
-
-    @given(data=st.lists(st.floats(-1e6, 1e6, allow_nan=False, width=32), min_size=4, max_size=40))
-    def test_any_finite_data_gives_probabilities(self, name, data):
-        x = np.array(data)
-        if x.min() == x.max():
-            with pytest.raises(ValueError, match="not all equal"):
-                MIXTURES[name]().fit(x)
-            return
-        mixture = MIXTURES[name]().fit(x)
-        p = mixture.predict_proba(x)
-        assert np.isfinite(p).all()
-        assert (p >= 0).all()
-        np.testing.assert_allclose(p.sum(1), 1, atol=1e-12)
-        assert mixture.means_[0] <= mixture.means_[1]
-        assert np.isfinite(mixture.log_likelihood_).all()
+@pytest.mark.parametrize("kind", [BetaMixture, GaussianMixture1d])
+def test_scale_and_shift_change_nothing(kind):
+    x = two_groups(1000)
+    plain, moved = kind().fit(x), kind().fit(3 + 7 * x)
+    np.testing.assert_allclose(moved.predict_proba(3 + 7 * x), plain.predict_proba(x), atol=1e-8)
+    np.testing.assert_allclose(moved.means_, 3 + 7 * plain.means_, rtol=1e-8)
 
 
 @pytest.mark.parametrize(
-    ("make", "words"),
+    ("make", "named"),
     [
-        (lambda: BetaMixture(scale="log"), "scale"),
-        (lambda: BetaMixture(clip=0.0), "clip"),
-        (lambda: BetaMixture(floor=1.0), "floor"),
+        (lambda: BetaMixture(scale="log"), ["scale='log'"]),
+        (lambda: BetaMixture(clip=0.0), ["clip=0.0"]),
+        (lambda: BetaMixture(floor=1.0), ["floor=1.0"]),
+        (lambda: BetaMixture(order="size"), ["order='size'"]),
+        (lambda: BetaMixture(stages=()), ["stages=()"]),
         (
             lambda: GaussianMixture1d(max_iter=0, tol=0.0, floor=-1.0, bins=2),
-            "max_iter=0.*tol=.*floor=.*bins=2",
+            ["max_iter=0", "tol=0.0", "floor=-1.0", "bins=2"],
         ),
-        (lambda: BetaMixture(order="size"), "order"),
-        (lambda: BetaMixture(stages=()), "stages"),
-        (lambda: BetaMixture.bicro().fit(PRINTED / 10, start=PRINTED > 1), "beside shapes"),
-        (lambda: noise.unit_interval([1.0, 1.0]), "empty"),
+        (lambda: BetaMixture.bicro().fit(PRINTED / 10, start=PRINTED > 1), ["start", "shapes"]),
+        (lambda: noise.unit_interval([1.0, 1.0]), ["1"]),
+        *(
+            (lambda kind=kind, x=x: kind().fit(x), named)
+            for kind in (BetaMixture, GaussianMixture1d)
+            for x, named in (
+                ([0.1, math.nan, 0.2, 0.3], ["NaN or infinite", "position 1"]),
+                ([0.1, 0.2, 0.3, math.inf], ["NaN or infinite", "position 3"]),
+                ([0.1, 0.2, 0.3], ["at least 4"]),
+                ([], ["shape"]),
+                ([0.5] * 9, ["9", "0.5 to 0.5"]),
+                ([[0.1, 0.2], [0.3, 0.4]], ["shape"]),
+                (["a", "b", "c", "d"], ["real numbers"]),
+            )
+        ),
     ],
 )
-def test_bad_settings_are_named(make, words):
-    with pytest.raises(ValueError, match=words):
-        make()
+def test_bad_settings_and_data_are_named(make, named):
+    refused(ValueError, make, *named)

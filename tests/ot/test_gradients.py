@@ -28,18 +28,6 @@ KINDS = ["extended", "balanced"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_implicit_gradient_of_the_plan_by_finite_differences(kind):
-    cost, p, q, mask = problem()
-
-    def plan(c):
-        return solve(kind, c, p, q, mask, "implicit", tol=1e-13).plan
-
-    assert torch.autograd.gradcheck(plan, cost.requires_grad_(), eps=1e-5, atol=1e-6, rtol=1e-5)
-    plan(cost).square().sum().backward()
-    assert (cost.grad[~mask] == 0).all()
-
-
-@pytest.mark.parametrize("kind", KINDS)
 def test_the_plan_is_the_gradient_of_the_objective(kind):
     cost, p, q, mask = problem(2)
     plan = solve(kind, cost, p, q, mask, "none", tol=1e-12).plan
@@ -72,7 +60,7 @@ def test_a_batch_equals_single_problems_and_float32_works(kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("padded", [False, True])
-def test_second_derivatives_of_the_plan_by_finite_differences(kind, padded):
+def test_both_derivatives_of_the_plan_by_finite_differences(kind, padded):
     cost, p, q, mask = problem(3, 4, 3)
     mask = torch.ones(4, 3, dtype=torch.bool)
     mask[1, 2] = False
@@ -83,19 +71,10 @@ def test_second_derivatives_of_the_plan_by_finite_differences(kind, padded):
     def plan(c):
         return solve(kind, c, p, q, mask, "implicit", tol=1e-13).plan
 
+    assert torch.autograd.gradcheck(plan, cost.requires_grad_(), eps=1e-5, atol=1e-6, rtol=1e-5)
     assert torch.autograd.gradgradcheck(plan, cost.requires_grad_(), eps=1e-5, atol=1e-4, rtol=1e-4)
-    weight, along = (torch.rand(4, 3, generator=torch.Generator().manual_seed(k)).double() for k in (1, 2))
-
-    def first(c):
-        return torch.autograd.grad((plan(c) * weight).square().sum(), c, create_graph=True)[0]
-
-    (found,) = torch.autograd.grad((first(cost) * along).sum(), cost)
-    step = 1e-5
-    ahead, behind = (
-        first((cost + sign * step * along).detach().requires_grad_()).detach() for sign in (1, -1)
-    )
-    expected = (ahead - behind) / (2 * step)
-    assert (found - expected).norm() < 1e-6 * expected.norm()
+    plan(cost).square().sum().backward()
+    assert not cost.grad[~mask].any()
 
 
 @given(st.integers(0, 10**6), st.sampled_from(KINDS), st.floats(0.05, 1))

@@ -1,72 +1,10 @@
-"""Never NaN, never a wrong claim: random problems of every kind, on every device there is."""
+"""Corner cases of entropic transport: empty rows, passes that a solution takes, scalings out of range."""
 
-import numpy as np
 import pytest
 import torch
 
 import nclib.ot
 from nclib.ot.device import newton_step
-
-DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
-
-
-def any_problem(rng):
-    """A random problem: ties, huge and tiny costs, heavy tails, holes, weights of zero, any mass."""
-    n, m = rng.integers(1, 12, 2)
-    cost = [
-        lambda: rng.random((n, m)),
-        lambda: rng.integers(0, 3, (n, m)).astype(float),
-        lambda: rng.normal(size=(n, m)) * 10 ** rng.uniform(-3, 6),
-        lambda: rng.exponential(size=(n, m)) ** 3,
-    ][rng.integers(4)]()
-    p = np.ones(n) if rng.random() < 0.4 else rng.random(n) + 0.01
-    q = np.ones(m) if rng.random() < 0.4 else rng.random(m) + 0.01
-    if rng.random() < 0.3 and n > 1:
-        p[0] = 0
-    mask = rng.random((n, m)) < rng.choice([0.3, 0.7, 1.0])
-    mask[-1, -1] = True
-    cost, p, q, mask = (torch.from_numpy(np.asarray(x)) for x in (cost, p, q, mask))
-    most = nclib.ot.max_flow(mask, p, q).item()
-    mass = most * rng.choice([0.0, 0.01, 0.1, 0.5, 0.9, rng.random()])
-    reg = max((cost.max() - cost.min()).item(), 1e-6) * 10 ** rng.uniform(-4, 0)
-    return cost, mass, p, q, mask, reg
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_never_nan_and_converged_means_converged(seed):
-    rng = np.random.default_rng(seed)
-    unfinished = 0
-    for _ in range(30):
-        cost, mass, p, q, mask, reg = any_problem(rng)
-        dtype = torch.float32 if rng.random() < 0.5 else torch.float64
-        t = nclib.ot.partial_sinkhorn(cost.to(dtype), mass, p, q, reg=reg, mask=mask, max_iter=600)
-        assert t.plan.isfinite().all()
-        assert (t.plan >= 0).all()
-        unfinished += not t.converged
-        if t.converged:
-            c = t.certify()
-            tolerance = 2e-5 if dtype == torch.float32 else 2e-9
-            assert c.mass_violation.item() < (1e-6 if dtype == torch.float32 else 1e-8)
-            assert c.row_violation.item() < tolerance
-            assert c.col_violation.item() < tolerance
-            # the gap is made of first-order errors times potentials
-            scale = (reg + cost.abs().max().item()) * max(mass, 1e-12)
-            assert c.gap.item() < 100 * tolerance * scale * 50
-    assert unfinished <= 1
-
-
-@pytest.mark.parametrize("device", DEVICES)
-def test_every_device_gives_the_plan_of_the_cpu(device):
-    g = torch.Generator().manual_seed(1)
-    cost = torch.rand(3, 30, 24, generator=g, dtype=torch.float64)
-    mask = torch.rand(3, 30, 24, generator=g) > 0.1
-    mass = torch.tensor([0.1, 0.5, 0.8], dtype=torch.float64)
-    want = nclib.ot.partial_sinkhorn(cost, mass, reg=0.01, mask=mask)
-    got = nclib.ot.partial_sinkhorn(
-        cost.to(device), mass.to(device), reg=0.01, mask=mask.to(device), method="scaling"
-    )
-    assert got.plan.device.type == device
-    torch.testing.assert_close(got.plan.cpu(), want.plan, rtol=1e-6, atol=1e-9)
 
 
 def test_an_empty_row_of_a_plain_problem_has_no_potential():
