@@ -14,7 +14,7 @@ import inspect
 import math
 import os
 import types
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 import numpy as np
@@ -38,7 +38,7 @@ class Rule:
         accepted where it is float.
     low, high, above, below : float, optional
         Smallest and largest value; bounds that are not allowed themselves.
-    choices : tuple, optional
+    choices : collection, optional
         All allowed values.
     help : str
     none : bool
@@ -51,7 +51,7 @@ class Rule:
     low: float | None = None
     high: float | None = None
     above: float | None = None
-    choices: tuple[Any, ...] | None = None
+    choices: Collection[Any] | None = None
     help: str = ""
     below: float | None = None
     none: bool = False
@@ -130,7 +130,7 @@ def option(
     low, high, above, below : float, optional
         Smallest and largest value; bounds that are not allowed themselves.
     choices : iterable, optional
-        All allowed values.
+        All allowed values; of a mapping the names that it has when a value is checked.
     help : str
         Meaning in one sentence, as ``nclib run METHOD --help`` shows it.
     file : bool
@@ -152,7 +152,7 @@ def option(
     >>> print(Sharpness.catalogue())
     tau  0.05  temperature; a number, above 0
     """
-    chosen = None if choices is None else tuple(choices)
+    chosen: Any = choices if choices is None or isinstance(choices, Mapping) else tuple(choices)
     kind = os.PathLike if file else kind or type(default)
     rule = Rule(kind, low, high, above, chosen, help, below, none=default is None)
     return dataclasses.field(default=default, metadata={"rule": rule})

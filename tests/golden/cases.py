@@ -85,7 +85,6 @@ MODELS: dict[str, tuple[dict[str, Any], ...]] = {
 RUNS: dict[str, dict[str, Any]] = {
     "clipped": {"grad_clip": 0.5},
     "amsgrad": {"optimizer": "amsgrad"},
-    "adamp": {"optimizer": "adamp", "weight_decay": 0.1},
     "decayed": {"weight_decay": 0.1, "decay_every": 1, "decay_again": 2, "epochs": 3},
     "cosine": {"decay": "cosine", "decay_every": 2, "epochs": 3},
     "half": {"precision": "bf16"},

@@ -30,7 +30,7 @@ OWN = {
     "in2r": [{"mrate": 0.5, "lr": 5e-3, "queue": 64}],
     "mscn": [{"meta_lr": 1e-3}],
     "pcsr": [{"classes": 12}],
-    "plain": [{}, {"optimizer": "adamp"}, {"optimizer": "amsgrad"}, {"ema": 0.9, "epochs": 3}],
+    "plain": [{}, {"optimizer": "amsgrad"}, {"ema": 0.9, "epochs": 3}],
     "rcl": [{"warmup_epochs": 0}],
     "repair": [{"mrate": 0.5, "epochs": 3, "eta": 0.6, "K": 5, "bank_size": 64, "bank_precision": "bf16"}],
 }

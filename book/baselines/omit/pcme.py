@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from baselines.omit import adamp  # noqa: F401  registers the optimiser
 from baselines.omit.pvse import SENTENCES, ResidualPooling, SentenceEncoder, SetEncoding
 from baselines.omit.word_embedding import WordEmbedding
 from nclib.common.tokens import Tokens

@@ -1,7 +1,7 @@
 """The entries of the golden runs of these models, see tests/golden/golden.py."""
 
 from baselines.omit import MODELS
-from cases import Entry, of_models
+from cases import Entry, of_models, pairs
 
 VARIANTS = {
     "chan": ({"pooling": "mean"}, {"attend": False}),
@@ -15,4 +15,5 @@ VARIANTS = {
 
 def entries() -> dict[str, Entry]:
     """Return every entry by its name."""
-    return of_models(MODELS, VARIANTS)
+    adamp = pairs("plain", optimizer="adamp", weight_decay=0.1)
+    return {**of_models(MODELS, VARIANTS), "run adamp": adamp}
