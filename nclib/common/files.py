@@ -135,7 +135,7 @@ def content_digest(path: str | os.PathLike[str]) -> str:
     """Return the SHA-256 digest of a whole file, or of the names and contents of all files in a folder.
 
     The digest of a large file is made once and kept in :func:`cache_folder`, bound by a digest of its own to
-    the file's place, its size and the times of its last changes. Hidden files of a folder are left out.
+    the file's path, its size and the times of its last changes. Hidden files of a folder are left out.
 
     Parameters
     ----------

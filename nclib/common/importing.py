@@ -1,4 +1,4 @@
-"""Code of one's own, imported by its place before a run: ``nclib run --import``, and ``import`` in grids."""
+"""Code of one's own, imported by its path before a run: ``nclib run --import``, and ``import`` in grids."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ def option(
     help : str
         Meaning in one sentence, as ``nclib run METHOD --help`` shows it.
     file : bool
-        The value is the path of a file or a folder, whose content names a run, and not its place.
+        The value is the path of a file or a folder, whose content names a run, and not the path.
 
     Returns
     -------

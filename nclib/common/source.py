@@ -183,5 +183,5 @@ def _is_installed(module: str) -> bool:
     file = getattr(sys.modules.get(package), "__file__", None)
     if package in sys.stdlib_module_names or package in ("builtins", "nclib"):
         return True
-    places = {sysconfig.get_path(name) for name in ("purelib", "platlib")}
-    return file is not None and any(Path(place) in Path(file).resolve().parents for place in places)
+    folders = {sysconfig.get_path(name) for name in ("purelib", "platlib")}
+    return file is not None and any(Path(one) in Path(file).resolve().parents for one in folders)

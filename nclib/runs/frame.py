@@ -78,7 +78,7 @@ def row(one: StoredRun) -> dict[str, Any]:
         **{k: v for k, v in settings.items() if not isinstance(v, Mapping)},
         "noise_rate": settings.get("mrate", settings.get("noise_rate")),
         **_with_prefix("option", settings.get("method_options")),
-        **_with_prefix("model", one.naming.get("model_options")),  # without places on a machine
+        **_with_prefix("model", one.naming.get("model_options")),  # without paths
         **_with_prefix("data", one.naming.get("data_options")),
         **{f"data.{k}" if k in ("name", "checksum", "content") else k: v for k, v in content["data"].items()},
         **groups.pop("test"),

@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from nclib.common.files import digest, write_atomically
+from nclib.common.row_writer import some
 from nclib.runs.curves import Curves, Epochs, pack_curves, table_digest
 from nclib.runs.digests import ADVICE, PAUSE, TRIES, read_checked, together
 from nclib.runs.identity import naming
@@ -239,8 +240,7 @@ def _changed_rows(path: Path) -> str:
         return f"It cannot be read either ({error}). "
     if not changed:
         return "Each run matches its own digest: rows were added, left out or moved, or the list was edited. "
-    more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
-    return f"Changed: {', '.join(changed[:3])}{more}. "
+    return f"Changed: {some(changed)}. "
 
 
 def write(table: Path, records: Sequence[StoredRun]) -> None:

@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from nclib.common.checks import check_squares
+from nclib.common.row_writer import some
 from nclib.data import Vocabulary
 from nclib.data.dataset import Captions
 from nclib.models import Matcher
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Array = NDArray[Any]
-SHOWN = 10  # unknown words that a warning names
 
 
 @dataclass
@@ -106,10 +106,9 @@ class TrainedModel:
                 f"{len(texts):,} are so)"
             )
         if unknown := int(of.sum() - known.sum()):
-            names = list(dict.fromkeys(word for text in texts for word in words.unknown(text)))
-            more = f" and {len(names) - SHOWN:,} more" if len(names) > SHOWN else ""
+            names = dict.fromkeys(word for text in texts for word in words.unknown(text))
             warnings.warn(
-                f"not in the model's vocabulary: {', '.join(map(repr, names[:SHOWN]))}{more}; each is read "
+                f"not in the model's vocabulary: {some(map(repr, names))}; each is read "
                 f"as the same unknown word ({unknown / of.sum():.0%} of all words)",
                 UserWarning,
                 stacklevel=3,
