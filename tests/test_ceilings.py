@@ -19,7 +19,7 @@ CEILINGS = {  # lines of code, without docstrings, comments and blank lines
     ("nclib",): 23_610,
     ("tests",): 23_700,
     ("book/ncbook",): 4_240,
-    ("book/baselines",): 3_450,
+    ("book/baselines",): 3_570,
     ("book/_ext", "book/bench", "book/probes"): 5_970,
     ("book/teaching",): 330,
     ("tools",): 1_210,
