@@ -45,7 +45,7 @@ def own_code(parts: Iterable[Any]) -> str:
     # 1. The places at which the parts and their bases are defined. 2. The statements there, and those that
     # bind what these use, until nothing is new. A class made by a function counts with the calls of it.
     lines, seen, ahead = set[str](), set[tuple[str, str]](), list[tuple[str, str]]()
-    for part in (part for part in parts if not _is_guarded(part)):
+    for part in (part for part in parts if not _is_guarded(_package(part))):
         one = getattr(part, "func", part)  # of functools.partial
         lines |= {f"{part.args} {part.keywords}"} if one is not part else set()
         one = one if hasattr(one, "__qualname__") else type(one)
@@ -63,7 +63,7 @@ def own_code(parts: Iterable[Any]) -> str:
     parts_at = set(ahead)
     while ahead:
         place = home, name = ahead.pop()
-        if place in seen or _is_guarded_module(home):
+        if place in seen or _is_guarded(home):
             continue
         seen.add(place)
         every, top = _statements(_text(home)), name.split(".")[0]
@@ -75,7 +75,8 @@ def own_code(parts: Iterable[Any]) -> str:
         for one in statements:
             lines.add(one.text)
             ahead += [(home, used) for used in one.uses]
-            inside = (resolve_name("." * level + name, _parent(home)) for level, name in one.imports)
+            parent = getattr(sys.modules[home], "__package__", None) or home  # of relative imports
+            inside = (resolve_name("." * level + name, parent) for level, name in one.imports)
             ahead += [
                 (module, "") for module in inside if module in sys.modules and not _is_installed(module)
             ]
@@ -155,17 +156,8 @@ def _is_code(cell: str) -> bool:
     return True
 
 
-def _parent(home: str) -> str:
-    """Return the package to which relative imports of a module belong."""
-    return getattr(sys.modules[home], "__package__", None) or home
-
-
-def _is_guarded(part: Any) -> bool:
-    """Return whether golden runs hold the numbers of an object: of nclib or a package that declares it."""
-    return _is_guarded_module(_package(part))
-
-
-def _is_guarded_module(home: str) -> bool:
+def _is_guarded(home: str) -> bool:
+    """Return whether golden runs hold the numbers of a module: of nclib or a package that declares it."""
     package = home.split(".")[0]
     return package == "nclib" or bool(getattr(sys.modules.get(package), "GOLDEN_RUNS", False))
 
