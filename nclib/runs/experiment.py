@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar, Unpack
@@ -69,8 +69,8 @@ class Work:
         What is wrong with the record that lies there; empty without one.
     progress : bool
     tracker : object or None
-    before : int
-        Epochs that the tracker was told of other networks.
+    reports : list of callable
+        Told each row of the curves, among them the tracker.
     warnings : list of str
         Gets the texts of the run's warnings.
     """
@@ -80,7 +80,7 @@ class Work:
     damage: str
     progress: bool
     tracker: Any
-    before: int
+    reports: list[Callable[[Mapping[str, Any]], None]]
     warnings: list[str]
 
     def set_aside(self) -> None:
@@ -338,6 +338,7 @@ class Experiment(ABC, Generic[T, D, N]):
         # 1. The data are loaded: their content is a part of the run's name.
         # 2. A sound record of this very run in its folder is the answer; another one is set aside.
         # 3. Otherwise the run is made: see make.
+        reports = [] if tracker is None else [reporter(tracker, before)]
         mode = getattr(settings.run, "compile", "auto")
         with numbers_fixed(settings.run.threads), compiling(mode), kept_warnings() as texts:
             dataset = self.read_data(settings)
@@ -354,7 +355,7 @@ class Experiment(ABC, Generic[T, D, N]):
                     if progress:
                         print(f"already done on {record.environment['device']}\n{record}")
                     return record
-            work = Work(request, folder, damage, progress, tracker, before, texts)
+            work = Work(request, folder, damage, progress, tracker, reports, texts)
             record = self.make(settings, dataset, work)
             if progress:
                 print(record)
@@ -370,8 +371,7 @@ class Experiment(ABC, Generic[T, D, N]):
                 torch.cuda.reset_peak_memory_stats(device)
             loaded = self.assemble(settings, dataset, place_of(work.request, dataset, work.folder, device))
             work.set_aside()
-            loaded.trainer.warnings = work.warnings
-            loaded.trainer.after_epoch = [] if work.tracker is None else [reporter(work.tracker, work.before)]
+            loaded.trainer.warnings, loaded.trainer.after_epoch = work.warnings, work.reports
             with products(getattr(settings.schedule, "precision", "fp32"), device):
                 return self.finish(settings, loaded, work)
 
