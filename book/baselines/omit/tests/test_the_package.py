@@ -11,6 +11,8 @@ from baselines import omit
 
 from nclib import cli, models
 from nclib.common.importing import import_own
+from nclib.models.registry import MODELS
+from nclib.testing import check_model
 
 ROOT = Path(omit.__file__).parents[3]
 
@@ -55,3 +57,8 @@ def test_pictures_need_a_network_that_is_loaded(monkeypatch):
     given = {"feature_dim": 24, "vocab_size": 9, "image": "resnet", "image_folder": "there"}
     with pytest.raises(ValueError, match=f"image='resnet' .*{omit.PLACE}"):
         models.build("vse", **given)
+
+
+@pytest.mark.parametrize("name", omit.MODELS)
+def test_each_model_keeps_what_the_loops_rely_on(name):
+    check_model(MODELS[name].factory)
