@@ -8,7 +8,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nclib.common.files import write_atomically
 from nclib.data import Captions, CategoryData, Split, Vocabulary, load
 from nclib.data.vocabulary import SPECIAL
 
@@ -64,16 +63,6 @@ def test_what_a_split_does_not_have_is_said():
         split.picture(0)
     with pytest.raises(ValueError, match="no ground-truth relevance"):
         split.relevance()
-
-
-def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
-    path = tmp_path / "file.txt"
-    write_atomically(path, "old")
-    monkeypatch.setattr("os.replace", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
-    with pytest.raises(OSError, match="disk full"):
-        write_atomically(path, "new")
-    assert path.read_text() == "old"
-    assert [p.name for p in tmp_path.iterdir()] == ["file.txt"]
 
 
 def contents(data):

@@ -91,16 +91,16 @@ def test_other_keys_are_refused(path, key):
 def test_a_file_that_is_cut_is_noticed(path, monkeypatch):
     rows = RowFile(path)
     os.truncate(path, 500)
-    with pytest.raises(RowFileError, match="changed while it was in use"):
-        rows[[20]]
-    looks = [lambda: None, rows._source.check]  # cut between the look and the read
-    monkeypatch.setattr(rows._source, "check", lambda: looks.pop(0)())
-    with pytest.raises(RowFileError, match="changed while it was in use"):
-        rows[[20]]
+    looks = [lambda: None, look := rows._source.check]  # cut between the look and the read
+    for check, said in (
+        (look, "changed while it was in use"),
+        (lambda: looks.pop(0)(), "changed while it was in use"),
+        (lambda: None, "ends at byte"),  # a file system whose times say nothing
+    ):
+        monkeypatch.setattr(rows._source, "check", check)
+        with pytest.raises(RowFileError, match=said):
+            rows[[20]]
     assert not looks
-    monkeypatch.setattr(rows._source, "check", lambda: None)  # a file system whose times say nothing
-    with pytest.raises(RowFileError, match="ends at byte"):
-        rows[[20]]
 
 
 def test_threads_read_at_the_same_time(path, array):
@@ -125,18 +125,14 @@ def test_features_for_a_gpu_are_read_into_pinned_memory(path, array, monkeypatch
 
 GROWTH = """
 import sys
-from pathlib import Path
 import numpy as np
+from nclib.data.rows import RowFile
 
 def resident():
-    lines = Path("/proc/self/status").read_text().splitlines()
+    lines = open("/proc/self/status").read().splitlines()
     return sum(int(line.split()[1]) for line in lines if line.startswith(("RssAnon", "RssFile"))) / 1024
 
-if sys.argv[2] == "rows":
-    from nclib.data.rows import RowFile
-    rows = RowFile(sys.argv[1])
-else:
-    rows = np.load(sys.argv[1], mmap_mode="r")
+rows = RowFile(sys.argv[1]) if sys.argv[2] == "rows" else np.load(sys.argv[1], mmap_mode="r")
 before = resident()
 for chosen in np.random.default_rng(0).permutation(len(rows)).reshape(-1, 8):
     rows[chosen].sum()

@@ -9,17 +9,10 @@ from nclib import Record
 
 
 def test_runs_tested_in_warmup_are_marked():
-    runs = pd.DataFrame(
-        {
-            "method": ["ncr", "ncr", "l2rm", "warm-up alone", "plain"],
-            "mrate": [0.6] * 5,
-            "rsum": [100.0, 102.0, 200.0, 300.0, 400.0],
-            "best_epoch": [2, 3, 3, 1, 1],
-            "warmup_epochs": [2] * 5,
-            "epochs": [3, 3, 3, 0, 3],
-        }
-    )
-    table = means(runs, "method", "mrate")
+    columns = ("method", "rsum", "best_epoch", "epochs")
+    rows = [("ncr", 100.0, 2, 3), ("ncr", 102.0, 3, 3), ("l2rm", 200.0, 3, 3)]
+    rows += [("warm-up alone", 300.0, 1, 0), ("plain", 400.0, 1, 3)]
+    table = means(pd.DataFrame(rows, columns=columns).assign(mrate=0.6, warmup_epochs=2), "method", "mrate")
     assert table.loc["ncr", "0.6"] == "101.0 ± 1.4 (2) †"
     assert "†" not in "".join(table.loc[["l2rm", "warm-up alone", "plain"], "0.6"])
     assert "tested at an epoch of its warm-up" in show(table, "marked", "rSum").to_html()
