@@ -79,19 +79,17 @@ def test_a_part_that_fails_is_filed_and_the_next_one_runs(
 
 
 def test_the_measured_methods_are_those_of_the_declared_runs() -> None:
+    blocks = [block for path in grid_plan.GRIDS.glob("paper_*.yml") for block in grid_plan.read(path)]
     pairs, labels = set(), set()
-    for path in grid_plan.GRIDS.glob("paper_*.yml"):
-        for block in grid_plan.read(path):
-            for run in grid_plan.combinations(block):
-                pictures = str(run.get("dataset")).endswith("_pictures")
-                if pictures or {"pixels", "pieces"} & (run.get("data_options") or {}).keys():
-                    continue  # pretrained networks are not measured
-                if run["method"] in nclib.label_noise.available():
-                    labels.add(run["method"])
-                else:
-                    pairs |= {(run["method"], model) for model in run["model"].split("+")}
-    assert pairs == set(gpu.RUNS)
-    assert labels == set(gpu.LABELS)
+    for run in (run for block in blocks for run in grid_plan.combinations(block)):
+        pictures = str(run.get("dataset")).endswith("_pictures")
+        if pictures or {"pixels", "pieces"} & (run.get("data_options") or {}).keys():
+            continue  # pretrained networks are not measured
+        if run["method"] in nclib.label_noise.available():
+            labels.add(run["method"])
+        else:
+            pairs |= {(run["method"], model) for model in run["model"].split("+")}
+    assert (pairs, labels) == (set(gpu.RUNS), set(gpu.LABELS))
 
 
 def made_results(**rest: Any) -> dict[str, Any]:

@@ -60,19 +60,18 @@ def test_a_new_setting_renames_no_run(method):
 
 def test_a_setting_that_was_added_names_a_run_where_it_changes_something(monkeypatch):
     settings = nclib.resolve("l2rm", dataset="planted", model_options={"dropout": 0.1}).flat()
+    own, of_model = settings["method_options"], settings["model_options"]
     without = {k: v for k, v in settings.items() if k != "decay"}
-    without |= {"method_options": {k: v for k, v in settings["method_options"].items() if k != "stop"}}
-    without |= {"model_options": {k: v for k, v in settings["model_options"].items() if k != "dropout"}}
+    without |= {"method_options": {k: v for k, v in own.items() if k != "stop"}}
+    without |= {"model_options": {k: v for k, v in of_model.items() if k != "dropout"}}
     assert identity.naming(settings) != identity.naming(without)
     added = {"decay": "steps", "l2rm.stop": "published", "model_options.dropout": 0.1}
     monkeypatch.setattr(identity, "ADDED", added | {"ncr.stop": "accurate", "planted.x": 1})
     assert identity.naming(settings) == identity.naming(without)
-    options = {**settings["method_options"], "stop": "accurate"}
     kept = completed_settings(without)
-    assert (kept["decay"], kept["method_options"]["stop"]) == ("steps", "published")
-    changed = {**settings, "decay": "cosine", "method_options": options}
-    assert identity.naming(changed)["decay"] == "cosine"
-    assert identity.naming(changed)["method_options"]["stop"] == "accurate"
+    changed = {**settings, "decay": "cosine", "method_options": {**own, "stop": "accurate"}}
+    for found, values in ((kept, ("steps", "published")), (identity.naming(changed), ("cosine", "accurate"))):
+        assert (found["decay"], found["method_options"]["stop"]) == values
 
 
 def test_an_option_that_was_removed_stands_in_names_and_old_records_are_read():
@@ -161,16 +160,13 @@ def test_a_reloaded_method_is_registered_again_and_renames_its_runs(tmp_path, mo
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     path = tmp_path / "reloaded_method.py"
-    source = (
-        "from nclib import methods\nfrom nclib.methods.ncr import NCR\n"
-        "@methods.register('reloaded', summary='for a test')\n"
-        "class Mine(NCR):\n    scale = 2.0\n"
-    )
-    path.write_text(source, "utf8")
+    source = "from nclib import methods\nfrom nclib.methods.ncr import NCR\n"
+    source += "@methods.register('reloaded', summary='')\nclass Mine(NCR):\n    scale = {}\n"
+    path.write_text(source.format(2.0))
     try:
         module = importlib.import_module("reloaded_method")
         before = name("reloaded", dataset="planted")
-        path.write_text(source.replace("2.0", "12.0"), "utf8")
+        path.write_text(source.format(12.0))
         assert name("reloaded", dataset="planted") == before
         importlib.reload(module)
         assert name("reloaded", dataset="planted") != before
