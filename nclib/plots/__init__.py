@@ -20,11 +20,9 @@ from nclib.plots.style import (
     NAMES,
     NEUTRAL,
     THIRD,
-    bars,
     by_truth,
     colours,
     heatmap,
-    histograms,
     method_style,
     panels,
     reader,
@@ -36,6 +34,6 @@ if find_spec("matplotlib") is None:  # each function imports it where it draws
 
 __all__ = [
     "ACCENT", "CAPTIONS", "CYCLE", "IMAGES", "MARKS", "MATCHED", "METHOD_STYLES", "MISMATCHED", "NAMES",
-    "NEUTRAL", "THIRD", "bars", "by_truth", "captioned_pictures", "colours", "heatmap", "histograms",
+    "NEUTRAL", "THIRD", "by_truth", "captioned_pictures", "colours", "heatmap",
     "learning_curves", "method_style", "pairs_by_epoch", "panels", "reader", "recall_bars", "use",
 ]  # fmt: skip

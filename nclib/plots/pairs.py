@@ -13,8 +13,8 @@ from nclib.plots.style import (
     IMAGES,
     NEUTRAL,
     THIRD,
-    bars,
     by_truth,
+    colours,
     method_style,
     panels,
     picture,
@@ -81,9 +81,7 @@ def pairs_by_epoch(
     *,
     xlabel: str,
     bins: int = 40,
-    top: float = 1.0,
     unit: str = "density",
-    title: str = "Epoch {}",
     middle: bool = False,
 ) -> Figure | None:
     """Draw a kept array of the pairs by truth, in the first and in the last epoch that has it.
@@ -93,16 +91,13 @@ def pairs_by_epoch(
     epochs : mapping of int to arrays
         From ``epoch_arrays``.
     name : str
-        Of the array, (N,), values in [0, ``top``].
+        Of the array, (N,), values in [0, 1].
     matched : ndarray, bool, (N,)
         The truth.
     xlabel : str
     bins : int
-    top : float
     unit : str
         As for :func:`~nclib.plots.by_truth`.
-    title : str
-        Of a panel; ``{}`` becomes the epoch.
     middle : bool
         Draw the epoch half way too.
 
@@ -117,10 +112,9 @@ def pairs_by_epoch(
     chosen = sorted({used[0], used[-1], *([used[len(used) // 2]] if middle else [])})
     figure, (axes,) = panels(1, len(chosen), sharey=unit != "density")
     for axis, epoch in zip(axes, chosen, strict=True):
-        by_truth(axis, epochs[epoch][name], matched, np.linspace(0, top, bins + 1), unit)
-        axis.set(xlabel=xlabel, title=title.format(epoch), xlim=(0, top))
-    names = {"density": "density", "% of all": "pairs in %", "% of kind": "% of the pairs of that kind"}
-    axes[0].set_ylabel(names[unit])
+        by_truth(axis, epochs[epoch][name], matched, np.linspace(0, 1, bins + 1), unit)
+        axis.set(xlabel=xlabel, title=f"Epoch {epoch}", xlim=(0, 1))
+    axes[0].set_ylabel("density" if unit == "density" else "% of the pairs of that kind")
     axes[0].legend(fontsize=8)
     return figure
 
@@ -183,7 +177,12 @@ def recall_bars(records: Mapping[str, Record | Mapping[str, float]]) -> Figure:
     tests = {name: r if isinstance(r, Mapping) else r.metrics["test"] for name, r in records.items()}
     table = pd.DataFrame(tests).loc[list(RECALL_NAMES)]
     table.index = list(RECALL_NAMES.values())
-    bars(axis, table, [method_style(name)["color"] for name in records], digits=0)
-    axis.set(ylabel="recall in %", ylim=(0, 108))
+    table.plot.bar(ax=axis, width=0.8, color=colours(records), edgecolor="white", linewidth=1, rot=0)
+    for k, column in enumerate(axis.containers):
+        for bar in column:
+            bar.set_hatch(("", "///", "...")[k % 3])
+        axis.bar_label(column, fmt="%.0f", fontsize=8, padding=1)
+    axis.grid(axis="x", visible=False)
+    axis.set(xlabel="", ylabel="recall in %", ylim=(0, 108))
     axis.legend(loc="upper left", ncols=len(records))
     return figure

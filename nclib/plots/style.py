@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,6 @@ import numpy as np
 from nclib.common.checks import check_array, check_choice
 
 if TYPE_CHECKING:
-    import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from numpy.typing import ArrayLike
@@ -173,52 +172,22 @@ def by_truth(
         The truth.
     bins : ndarray
         Edges of equally wide bins.
-    unit : {"density", "% of all", "% of kind"}
-        Height of a bar: density of all pairs together, or percent of all pairs or of those of its kind.
-    """
-    kinds = ((True, MATCHED, "", "really matched"), (False, MISMATCHED, "///", "really mismatched"))
-    groups = [(values[matched == flag], colour, hatch, name) for flag, colour, hatch, name in kinds]
-    histograms(axis, groups, bins, unit)
-
-
-def histograms(
-    axis: Axes, groups: Sequence[tuple[np.ndarray, str, str, str]], bins: np.ndarray, unit: str = "density"
-) -> None:
-    """Draw overlaid histograms of groups of values on ``axis``; each name gets the size of its group.
-
-    Parameters
-    ----------
-    axis : Axes
-    groups : sequence of (values, colour, hatch, name)
-        Values of a group, (n,), one per pair for example; how its bars look, as matplotlib spells colours
-        and hatches; and its name in the legend. Groups without values are left out.
-    bins : ndarray
-        Edges of equally wide bins; values outside are counted, but not drawn.
-    unit : {"density", "% of all", "% of kind"}
-        Height of a bar: density of all groups together, or percent of the values of all groups or of its
-        own.
+    unit : {"density", "% of kind"}
+        Height of a bar: density of all pairs together, or percent of those of its kind.
 
     Raises
     ------
     ValueError
         For another unit.
-
-    Notes
-    -----
-    Of no paper in particular; :func:`by_truth` draws the usual two groups, matched and mismatched pairs.
     """
-    check_choice("unit", unit, ("density", "% of all", "% of kind"))
-    total = sum(len(values) for values, *_ in groups)
-    for values, colour, hatch, name in groups:
-        if len(values):
-            heights = {
-                "density": 1 / (total * (bins[1] - bins[0])),
-                "% of all": 100 / total,
-                "% of kind": 100 / len(values),
-            }
+    check_choice("unit", unit, ("density", "% of kind"))
+    kinds = ((True, MATCHED, "", "really matched"), (False, MISMATCHED, "///", "really mismatched"))
+    for flag, colour, hatch, name in kinds:
+        if n := len(own := values[matched == flag]):
+            height = 100 / n if unit == "% of kind" else 1 / (len(values) * (bins[1] - bins[0]))
             axis.hist(
-                values, bins.tolist(), weights=np.full(len(values), heights[unit]), histtype="stepfilled",
-                color=colour, edgecolor=colour, alpha=0.45, hatch=hatch, label=f"{name} ({len(values):,})",
+                own, bins.tolist(), weights=np.full(n, height), histtype="stepfilled", color=colour,
+                edgecolor=colour, alpha=0.45, hatch=hatch, label=f"{name} ({n:,})",
             )  # fmt: skip
 
 
@@ -256,25 +225,3 @@ def heatmap(matrix: ArrayLike, axis: Axes, title: str = "", **options: Any) -> N
     check_array("matrix", values, "numbers or booleans", "n_images", "n_captions")
     sns.heatmap(values, ax=axis, **{**usual, **options})
     axis.set(xlabel="caption", ylabel="image", title=title)
-
-
-def bars(axis: Axes, table: pd.DataFrame, colours: Sequence[str], digits: int = 2) -> None:
-    """Draw a table as groups of bars on ``axis``, with the values above them.
-
-    Parameters
-    ----------
-    axis : Axes
-    table : DataFrame
-        One group per row, one bar per column.
-    colours : sequence of str
-        Of the columns.
-    digits : int
-        Decimals of the values.
-    """
-    table.plot.bar(ax=axis, width=0.8, color=list(colours), edgecolor="white", linewidth=1, rot=0)
-    for k, column in enumerate(axis.containers):
-        for bar in column:
-            bar.set_hatch(("", "///", "...")[k % 3])
-        axis.bar_label(column, fmt=f"%.{digits}f", fontsize=8, padding=1)  # type: ignore[arg-type]
-    axis.grid(axis="x", visible=False)
-    axis.set_xlabel("")
