@@ -30,6 +30,25 @@ RUN: dict[str, Any] = {
 }
 
 
+PAGES = [{"file": "notebooks/a"}, {"file": "book/how", "sections": [{"file": "book/api"}]}]
+MARKDOWN = {
+    "book/how": "# How\n\n```{code-block} python\n:name: x\n\nfrom nclib import run\n\nrun('l2rm')\n```\n\n"
+    "```{execution-status}\n```\n\n```{live-run}\n```\n",
+    "book/api": "# Interfaces\n\n```{eval-rst}\n.. autofunction:: nclib.ot.sinkhorn\n"
+    ".. autofunction:: nclib.run\n.. autoclass:: nclib.methods.l2rm.L2RM\n```\n",
+    "index": "# Book\n\n```{toctree}\nnotebooks/a\nbook/how\nbook/api\n```\n\n## All\n\n```{gallery}\n```\n\n"
+    + "".join(f"```{{stored-output}} a cell-{k}\n:alt: A circle\n```\n\n" for k in (1, 2)),
+}
+CONF = f"""
+import sys
+sys.path[:0] = [{str(EXT.parents[1])!r}, {str(EXT)!r}]
+extensions = ['myst_nb', 'sphinx_design', 'sphinx.ext.autodoc', 'sphinx.ext.napoleon']
+extensions += ['nb_overlay', 'gallery', 'backlinks', 'table_numbers']
+numfig, myst_enable_extensions, nb_execution_mode = True, ['colon_fence'], 'off'
+exclude_patterns = ['_build', 'book/live', 'html', 'notebooks/spare.ipynb']
+"""
+
+
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
     """A book of one executed notebook, a how-to page, the interfaces, and a notebook that is no page."""
@@ -41,41 +60,19 @@ def tree(tmp_path: Path) -> Path:
     nbformat.write(notebook("# No page"), tmp_path / "notebooks" / "spare.ipynb")
     done = executed(nb, "own output")
     done.cells[1].outputs = [nbformat.v4.new_output("display_data", {"image/svg+xml": PICTURE})]
-    table = {
-        "text/html": '<table id="T_n"><caption>N</caption><tr><td>42</td></tr></table>',
-        "text/plain": "42",
-    }
+    html = '<table id="T_n"><caption>N</caption><tr><td>42</td></tr></table>'
+    table = {"text/html": html, "text/plain": "42"}
     done.cells[2].outputs.insert(0, nbformat.v4.new_output("display_data", table))
     done.metadata[SOURCE] = source_digest(source)
-    block = "```{code-block} python\n:name: x\n\nfrom nclib import run\n\nrun('l2rm')\n```\n"
-    made = "\n\n".join(f"```{{{name}}}\n```" for name in ("execution-status", "live-run"))
-    (tmp_path / "book" / "how.md").write_text(f"# How\n\n{block}\n{made}\n", "utf8")
-    named = (
-        "autofunction:: nclib.ot.sinkhorn",
-        "autofunction:: nclib.run",
-        "autoclass:: nclib.methods.l2rm.L2RM",
-    )
-    auto = "```{eval-rst}\n" + "".join(f".. {one}\n" for one in named) + "```\n"
-    (tmp_path / "book" / "api.md").write_text(f"# Interfaces\n\n{auto}", "utf8")
-    outputs = "".join(f"```{{stored-output}} a cell-{k}\n:alt: A circle\n```\n\n" for k in (1, 2))
-    toc = "```{toctree}\nnotebooks/a\nbook/how\nbook/api\n```\n"
-    (tmp_path / "index.md").write_text(f"# Book\n\n{toc}\n## All\n\n```{{gallery}}\n```\n\n{outputs}", "utf8")
-    pages = [{"file": "notebooks/a"}, {"file": "book/how", "sections": [{"file": "book/api"}]}]
-    contents = {"parts": [{"caption": "Part", "chapters": pages}]}
+    for page, text in MARKDOWN.items():
+        (tmp_path / f"{page}.md").write_text(text, "utf8")
+    contents = {"parts": [{"caption": "Part", "chapters": PAGES}]}
     (tmp_path / "_toc.yml").write_text(json.dumps(contents), "utf8")
+    (tmp_path / "conf.py").write_text(CONF, "utf8")
     folder = folder_of(tmp_path)  # of this table of contents
     folder.mkdir(parents=True)
     nbformat.write(done, folder / "a.ipynb")
     (folder / "runs.json").write_text(json.dumps({"a": RUN}), "utf8")
-    (tmp_path / "conf.py").write_text(
-        f"import sys\nsys.path[:0] = [{str(EXT.parents[1])!r}, {str(EXT)!r}]\n"
-        "extensions = ['myst_nb', 'sphinx_design', 'sphinx.ext.autodoc', 'sphinx.ext.napoleon']\n"
-        "extensions += ['nb_overlay', 'gallery', 'backlinks', 'table_numbers']\nnumfig = True\n"
-        "myst_enable_extensions = ['colon_fence']\n"
-        "nb_execution_mode = 'off'\n"
-        "exclude_patterns = ['_build', 'book/live', 'html', 'notebooks/spare.ipynb']\n",
-        "utf8",
-    )
     return tmp_path
 
 

@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+from unittest.mock import DEFAULT, Mock
 
 import numpy as np
 import pytest
@@ -115,18 +116,12 @@ def test_features_are_the_cells_on_their_axes(photographs):
 def test_a_stopped_preparation_continues(photographs, monkeypatch):
     out = photographs["out"]
     monkeypatch.setattr("nclib.common.row_writer.BLOCK", 5)
-    write, calls = row_writer._count, []
-
-    def interrupted(counter, done, stamp):
-        calls.append(done)
-        if len(calls) == 3:
-            raise KeyboardInterrupt
-        write(counter, done, stamp)
-
-    monkeypatch.setattr(row_writer, "_count", interrupted)
-    assert main(command(photographs)) == 130
-    assert main(command(photographs)) == 0
-    assert calls[:4] == [5, 10, 15, 15]  # the rows on disk are not made again
+    steps = [DEFAULT, DEFAULT, KeyboardInterrupt, *[DEFAULT] * 99]
+    counted = Mock(wraps=row_writer._count, side_effect=steps)
+    monkeypatch.setattr(row_writer, "_count", counted)
+    assert (main(command(photographs)), main(command(photographs))) == (130, 0)
+    done = [call.args[1] for call in counted.mock_calls]
+    assert done[:4] == [5, 10, 15, 15]  # the rows on disk are not made again
     other = prepare("own", **photographs | {"out": out.with_name("other")})
     assert (other / "train_ims.npy").read_bytes() == (out / "train_ims.npy").read_bytes()
     assert not list(out.glob("*_cells.npy*"))

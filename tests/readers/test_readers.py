@@ -190,16 +190,13 @@ def test_hostile_captions_several_of_one_id_and_numbered_columns_arrive_as_they_
 
 def test_pictures_stay_in_their_folder(tmp_path):
     picture(tmp_path / "secret.png")
-    inside = tmp_path / "photos"
-    inside.mkdir()
+    (inside := tmp_path / "photos").mkdir()
     names = ("../secret.png", tmp_path / "secret.png", "photos/../../secret.png", "x.png")
-    rows = [f"{name},caption" for name in names]
-    found = list_pairs(write_table(tmp_path / "t.csv", rows), folder=inside)
-    for row in range(3):
-        with pytest.raises(UnreadableError, match="outside the folder"):
+    table = write_table(tmp_path / "t.csv", [f"{name},caption" for name in names])
+    found = list_pairs(table, folder=inside)
+    for row, said in enumerate(["outside the folder"] * 3 + ["missing"]):
+        with pytest.raises(UnreadableError, match=said):
             found.open(row)
-    with pytest.raises(UnreadableError, match="missing"):
-        found.open(3)
 
 
 @pytest.mark.parametrize(
@@ -285,20 +282,20 @@ def test_a_flipped_bit_of_an_npz_is_noticed(tmp_path, save):
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
 def test_an_npz_that_claims_more_than_memory_is_refused(tmp_path, save, monkeypatch):
-    save(tmp_path / "e.npz", images=np.zeros((64, 4), np.float32), captions=np.zeros((64, 4), np.float32))
-    whole, claims = zipfile.ZipFile(tmp_path / "e.npz"), zipfile.ZipFile(tmp_path / "claims.npz", "w")
-    with whole, claims:
+    file, claims = tmp_path / "e.npz", tmp_path / "claims.npz"
+    save(file, images=np.zeros((64, 4), np.float32), captions=np.zeros((64, 4), np.float32))
+    with zipfile.ZipFile(file) as whole, zipfile.ZipFile(claims, "w") as other:
         for info in whole.infolist():
             content = whole.read(info).replace(b"(64, 4)", b"(99999999999, 99999999)")
-            claims.writestr(info.filename, content, info.compress_type)
+            other.writestr(info.filename, content, info.compress_type)
     with pytest.raises(ValueError, match=r"claims\.npz (does not fit into memory|is not a readable)"):
-        list_pairs(tmp_path / "claims.npz")
+        list_pairs(claims)
     monkeypatch.setattr("nclib.readers.arrays._memory", lambda: 2000)
-    if save is np.savez_compressed:
-        with pytest.raises(ValueError, match=r"images\.npy has 1,152 bytes.*save it with numpy\.savez,"):
-            list_pairs(tmp_path / "e.npz")
-    else:
-        assert len(list_pairs(tmp_path / "e.npz").ids) == 64
+    if save is np.savez:
+        assert len(list_pairs(file).ids) == 64
+        return
+    with pytest.raises(ValueError, match=r"images\.npy has 1,152 bytes.*save it with numpy\.savez,"):
+        list_pairs(file)
 
 
 def test_numbers_that_no_float_holds_spoil_their_row_only(tmp_path):
@@ -340,16 +337,17 @@ def test_arrays_that_are_no_rows_of_numbers(tmp_path, array):
 def test_embeddings_beside_a_table(tmp_path):
     table = write_table(tmp_path / "t.csv", ["a.png,one", "b.png,two", "a.png,three"])
     per_pair = np.arange(1, 7, dtype=np.float32).reshape(3, 2)
-    pairs = read_pairs(table, image_emb=per_pair, text_emb=per_pair)
-    assert pairs.images.tolist() == [[1, 2], [3, 4]]
-    assert pairs.captions.tolist() == per_pair.tolist()
-    assert read_pairs(table, image_emb=per_pair[:2], text_emb=per_pair).images.tolist() == [[1, 2], [3, 4]]
-    with pytest.raises(ValueError, match=r"image_emb must have 2 \(pictures\) or 3 \(pairs\) rows, got 5"):
-        list_pairs(table, image_emb=np.ones((5, 2)))
-    with pytest.raises(ValueError, match=r"text_emb must have 3 \(captions\) rows, got 2"):
-        list_pairs(table, image_emb=per_pair, text_emb=per_pair[:2])
-    with pytest.raises(ValueError, match="text_emb needs image_emb"):
-        list_pairs(table, text_emb=per_pair)
+    for images in (per_pair, per_pair[:2]):
+        pairs = read_pairs(table, image_emb=images, text_emb=per_pair)
+        assert pairs.images.tolist() == [[1, 2], [3, 4]]
+        assert pairs.captions.tolist() == per_pair.tolist()
+    for given, said in (
+        ({"image_emb": np.ones((5, 2))}, r"image_emb must have 2 \(pictures\) or 3 \(pairs\) rows, got 5"),
+        ({"image_emb": per_pair, "text_emb": per_pair[:2]}, r"text_emb must have 3 \(captions\) rows, got 2"),
+        ({"text_emb": per_pair}, "text_emb needs image_emb"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            list_pairs(table, **given)
 
 
 # -- parquet ------------------------------------------------------------------------------------------------

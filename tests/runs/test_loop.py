@@ -102,20 +102,19 @@ def test_rate_falls_and_rows_hold_the_means_of_the_steps(trainer, monkeypatch):
     trainer.schedule = make(PairSchedule, {"warmup_epochs": 1, "epochs": 5, "decay_every": 2, "lr": 2e-3})
     trainer.n_planned = 99
     trainer.optimizers[1].param_groups[0]["rate"] = 0.25  # as of a pretrained network
-    index = torch.arange(8)
-    monkeypatch.setattr(trainer, "batches", lambda *_, **__: [trainer.batch(index)] * 3)
-    lost = []
-    add = trainer._add
-    monkeypatch.setattr(trainer, "_add", lambda totals, terms: lost.append(terms) or add(totals, terms))
+    batches = [trainer.batch(torch.arange(8))] * 3
+    monkeypatch.setattr(trainer, "batches", lambda *_, **__: batches)
+    added = Mock(wraps=trainer._add)
+    monkeypatch.setattr(trainer, "_add", added)
     for epoch, power in enumerate([0, 0, 0, 1, 1, 2]):
         trainer.epoch = epoch
-        lost.clear()
-        row = trainer._train_epoch(progress=False)
-        assert row["lr"] == pytest.approx(2e-3 * 0.1**power)
-        assert trainer.lr_scale == pytest.approx(0.1**power)
+        added.reset_mock()
+        row, scale = trainer._train_epoch(progress=False), 0.1**power
+        assert (row["lr"], trainer.lr_scale) == pytest.approx((2e-3 * scale, scale))
         rates = [o.param_groups[0]["lr"] for o in trainer.optimizers]
         assert rates == pytest.approx([row["lr"], 0.25 * row["lr"]])
         assert (row["phase"], row["steps"]) == ("training" if epoch else "warm-up", 6)
+        lost = [call.args[1] for call in added.mock_calls]
         triplet = sum(terms["triplet"].item() for terms in lost if "triplet" in terms)
         assert row["loss_triplet"] == pytest.approx(triplet / 6, rel=1e-5)
 
@@ -161,22 +160,18 @@ def test_long_gradients_are_cut_and_short_ones_kept(trainer):
 
 
 def test_restarts_bring_new_networks_and_the_first_rate(trainer, monkeypatch):
-    made, begun, index = [], [], torch.arange(8)
+    made, begun, batches = [], [], [trainer.batch(torch.arange(8))] * 2
     monkeypatch.setattr(trainer.method, "begin_training", lambda loop: begun.append(loop.epoch))
     trainer.restarts, trainer.renew = (0, 2), lambda number: made.append(number) or trainer.networks
     trainer.schedule = make(PairSchedule, {"warmup_epochs": 1, "epochs": 5, "decay_every": 1, "lr": 2e-3})
-    monkeypatch.setattr(trainer, "batches", lambda *_, **__: [trainer.batch(index)] * 2)
-    for epoch, power, restarted, tested in [
-        (0, 0, [], False), (1, 0, [1], False), (2, 1, [1], False),
-        (3, 0, [1, 2], True), (4, 1, [1, 2], True),
-    ]:  # fmt: skip
+    monkeypatch.setattr(trainer, "batches", lambda *_, **__: batches)
+    for epoch, (power, restarted) in enumerate([(0, []), (0, [1]), (1, [1]), (0, [1, 2]), (1, [1, 2])]):
         trainer.epoch = epoch
         optimizers = trainer.optimizers
         assert trainer._train_epoch(progress=False)["lr"] == pytest.approx(2e-3 * 0.1**power)
-        assert made == restarted
+        assert (made, trainer.active) == (restarted, 0)
         assert (trainer.optimizers is optimizers) == (epoch not in (1, 3))
-        assert trainer._may_be_tested() == tested
-        assert trainer.active == 0
+        assert trainer._may_be_tested() == (epoch >= 3)
     assert begun == [1]  # the first epoch after warm-up, and no other
     trainer.restarts, trainer.epoch = (0, 1, 3), 3
     assert not trainer._may_be_tested()  # the last networks are still to come
