@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from refusals import refused
 
 from nclib.noise import LabelNoise
 
@@ -50,10 +51,7 @@ def test_a_seed_names_the_same_labels_for_ever():
     noise = LabelNoise.draw(np.arange(10) % 5, 0.8, n_classes=5, seed=2)
     assert noise.image_labels.tolist() == [1, 3, 3, 3, 0, 3, 3, 3, 3, 4]
     assert noise.text_labels.tolist() == [4, 1, 2, 4, 4, 3, 4, 2, 3, 4]
-    assert noise.describe() == (
-        "symmetric label noise 0.8, drawn for images and texts apart, seed 2, 55.0 % of labels wrong, "
-        + noise.checksum[:12]
-    )
+    assert [word for word in ("symmetric", "0.8", "seed 2", "55.0 %") if word not in noise.describe()] == []
     assert len({noise, draw()}) == 2  # told apart without comparing arrays
 
 
@@ -64,12 +62,15 @@ def test_asymmetric_noise_sends_a_class_to_one_other():
 
 
 @pytest.mark.parametrize(
-    ("options", "word"),
-    [({"protocol": "uniform"}, "protocol"), ({"scope": "image"}, "scope"), ({"rate": 2}, "rate")],
+    ("options", "named"),
+    [
+        ({"protocol": "uniform"}, ["protocol='uniform'"]),
+        ({"scope": "image"}, ["scope='image'"]),
+        ({"rate": 2}, ["rate=2"]),
+    ],
 )
-def test_bad_requests_name_the_argument(options, word):
-    with pytest.raises(ValueError, match=word):
-        draw(**options)
+def test_bad_requests_name_the_argument(options, named):
+    refused(ValueError, lambda: draw(**options), *named)
 
 
 def test_published_file(tmp_path):
@@ -82,18 +83,17 @@ def test_published_file(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    ("content", "named"),
     [
-        ("[[1, 2]]", "two lists"),
-        ("[[1, 2], [3, 4]]", r"images must be integers, \(2173,\)"),
-        (json.dumps([[0] * 2172 + [10], [0] * 2173]), "at most 9, got 0 to 10"),
-        (json.dumps([[0] * 2172 + [0.5], [0] * 2173]), "images must be integers"),
-        (json.dumps([[0] * 2173, [-1] + [0] * 2172]), "texts .* got -1 to 0"),
-        ("nonsense", "two lists"),
+        ("[[1, 2]]", ["two lists"]),
+        ("[[1, 2], [3, 4]]", ["images", "integers", "(2173,)"]),
+        (json.dumps([[0] * 2172 + [10], [0] * 2173]), ["images", "at most 9", "0 to 10"]),
+        (json.dumps([[0] * 2172 + [0.5], [0] * 2173]), ["images", "integers"]),
+        (json.dumps([[0] * 2173, [-1] + [0] * 2172]), ["texts", "-1 to 0"]),
+        ("nonsense", ["two lists"]),
     ],
 )
-def test_bad_files_are_refused(tmp_path, content, message):
+def test_bad_files_are_refused(tmp_path, content, named):
     path = tmp_path / "noise.json"
     path.write_text(content)
-    with pytest.raises(ValueError, match=message):
-        LabelNoise.from_file(path, TRUTH, n_classes=10)
+    refused(ValueError, lambda: LabelNoise.from_file(path, TRUTH, n_classes=10), *named)

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from refusals import refused
 from sklearn.neighbors import NearestNeighbors
 
 import nclib
@@ -284,29 +285,28 @@ def test_memory_and_time_of_the_vote_do_not_grow_with_the_square_of_the_pairs(tm
 
 
 @pytest.mark.parametrize(
-    ("values", "message"),
+    ("values", "named"),
     [
-        ({"noise_rate": 1.5}, "noise_rate=1.5: must be a number, at least 0 and at most 1"),
-        ({"lamda": 0.1}, "unknown parameter 'lamda'; did you mean 'lam'"),
-        ({"dataset": "emoji"}, "dataset='emoji': must be one of category_file, emoji_category"),
-        ({"dataset": "wikipedia"}, "root is needed"),
-        ({"data_options": {"colour": 1}}, "unknown parameter 'colour'; there are n_train, n_val"),
-        ({"data_options": 3}, "data_options=3: must be a mapping"),
-        ({"noise_file": "nowhere.json"}, "there is no such file"),
-        ({"plc": "yes"}, "plc='yes': must be one of"),
-        ({"epochs": 0}, "epochs=0"),
+        ({"noise_rate": 1.5}, ["noise_rate=1.5", "at least 0 and at most 1"]),
+        ({"lamda": 0.1}, ["'lamda'", "'lam'"]),
+        ({"dataset": "emoji"}, ["dataset='emoji'", "category_file, emoji_category"]),
+        ({"dataset": "wikipedia"}, ["root"]),
+        ({"data_options": {"colour": 1}}, ["'colour'", "n_train"]),
+        ({"data_options": 3}, ["data_options=3"]),
+        ({"noise_file": "nowhere.json"}, ["nowhere.json"]),
+        ({"plc": "yes"}, ["plc='yes'", "'transport'"]),
+        ({"epochs": 0}, ["epochs=0", "at least 1"]),
     ],
 )
-def test_bad_parameters_are_told_before_work_starts(tmp_path, values, message):
-    with pytest.raises(ValueError) as error:
+def test_bad_parameters_are_told_before_work_starts(tmp_path, values, named):
+    with pytest.raises(ValueError) as error:  # of several parameters a line each
         nclib.run("uot_rcl", **values, out=str(tmp_path))
-    assert message in str(error.value)
+    assert [word for word in named if word not in str(error.value)] == []
     assert not list(tmp_path.iterdir())
 
 
 def test_more_classes_than_dimensions_is_told(tmp_path):
-    with pytest.raises(ValueError, match="dim=2 must be at least the number of classes, 4"):
-        run(tmp_path, dim=2)
+    refused(ValueError, lambda: run(tmp_path, dim=2), "dim=2", "4")
 
 
 def test_presets_and_method_settings():

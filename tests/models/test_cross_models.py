@@ -1,77 +1,18 @@
-"""SCAN and IMRAM: worked numbers, one caption at a time, gradients, budgets."""
+"""SCAN and IMRAM: one caption at a time, gradients, budgets."""
 
 import contextlib
 
 import pytest
 import torch
 from cross_reference import loop_scores
-from toy import assert_agree, fill, regions, words
+from toy import assert_agree
 
 from nclib.common.tokens import Tokens
-from nclib.models import CaptionEncoding, ImageEncoding, build, grouping, region_words
+from nclib.models import build, grouping, region_words
 from nclib.models import imram as imram_file
 from nclib.models.cross import attention, context_cosine, raw_scores
 
 SIZES = {"feature_dim": 6, "vocab_size": 20, "n_regions": 4, "embed_dim": 5, "word_dim": 3}
-
-
-def close(got, wanted, rtol=4e-6):
-    torch.testing.assert_close(got, torch.tensor(wanted, dtype=got.dtype), rtol=rtol, atol=1e-6)
-
-
-def toy_scores(model):
-    padded, lengths = words()
-    images = ImageEncoding(regions().mean(1), regions())
-    return model.double().similarity(images, CaptionEncoding(padded.mean(1), lengths, padded))
-
-
-def scan(direction, pooling, **options):
-    return build(
-        "scan", feature_dim=4, vocab_size=4, embed_dim=4, direction=direction, pooling=pooling, **options
-    )
-
-
-@pytest.mark.parametrize(
-    ("direction", "pooling", "wanted"),
-    [
-        ("t2i", "lse", [[0.993783, 1.00173], [0.750502, 0.991187]]),
-        ("t2i", "mean", [[0.735322, 0.645645], [0.630237, 0.796261]]),
-        ("i2t", "lse", [[0.882947, 1.02279], [1.00528, 1.05011]]),
-        ("i2t", "mean", [[0.639741, 0.709310], [0.620027, 0.818384]]),
-        ("t2i", "max", [[0.985724, 0.986631], [0.670174, 0.862112]]),
-        ("t2i", "sum", [[1.47064, 1.93694], [1.26047, 2.38878]]),
-    ],
-)
-def test_worked_scores_of_scan(direction, pooling, wanted):
-    close(toy_scores(scan(direction, pooling)), wanted)
-
-
-def imram(branch, normalise):
-    model = build(
-        "imram", feature_dim=4, vocab_size=4, embed_dim=4, branch=branch, normalise=normalise
-    ).double()
-    with torch.no_grad():
-        for a, unit in model.memory.items():
-            k = {"text": 1, "image": 3}[a]
-            unit.output.weight.copy_(fill((4, 8), k, 0.6))
-            unit.output.bias.copy_(fill((4,), k + 1, 0.1))
-            unit.gate.weight.copy_(fill((4, 8), k + 2, 0.4))
-            unit.gate.bias.copy_(fill((4,), k + 3, 0.2))
-    return model
-
-
-@pytest.mark.parametrize(
-    ("branch", "normalise", "wanted"),
-    [
-        ("text", False, [[2.13521, 1.90166], [1.96985, 2.03493]]),
-        ("full", False, [[3.70713, 3.14387], [3.36208, 4.04340]]),
-        ("text", True, [[2.18953, 1.83660], [2.15371, 2.33496]]),
-        ("image", True, [[1.52249, 1.65328], [1.37794, 2.24855]]),
-        ("full", True, [[3.71202, 3.48988], [3.53164, 4.58351]]),
-    ],
-)
-def test_worked_scores_of_imram(branch, normalise, wanted):
-    close(toy_scores(imram(branch, normalise)), wanted)
 
 
 CASES = [

@@ -1,4 +1,4 @@
-"""Pretrained encoders: equal to the networks written out, words and their pieces, and what is refused."""
+"""Pretrained encoders: the states of the networks, words and their pieces, and what is refused."""
 
 import contextlib
 import json
@@ -10,10 +10,10 @@ from itertools import chain
 
 import pytest
 import torch
-import torch.nn.functional as F
 from clip_reference import text_states
 from local_weights import MERGES, PIECES, WORDS, bert_folder, clip_folder, clip_vocabulary
 from local_weights import words_file as write_words
+from refusals import refused
 from safetensors.torch import load_file, save_file
 
 from nclib.common.tokens import Tokens
@@ -53,32 +53,13 @@ def text_encoder(kind, at, **options):
 
 
 def bert_states(config, state, ids):
-    """Last hidden states of one sequence without padding, by torch's encoder layer."""
-    width = config["hidden_size"]
-    x = state["embeddings.word_embeddings.weight"][ids]
-    x = x + state["embeddings.position_embeddings.weight"][: len(ids)]
-    x = x + state["embeddings.token_type_embeddings.weight"][0]
-    scale, shift = state["embeddings.LayerNorm.weight"], state["embeddings.LayerNorm.bias"]
-    x = F.layer_norm(x, (width,), scale, shift, 1e-12)[None]
-    for i in range(config["num_hidden_layers"]):
-        sizes = width, config["num_attention_heads"], config["intermediate_size"]
-        layer = torch.nn.TransformerEncoderLayer(
-            *sizes, activation="gelu", layer_norm_eps=1e-12, batch_first=True
-        )
-        own = {}
-        for kind in ("weight", "bias"):
-            at = f"encoder.layer.{i}."
-            parts = [state[f"{at}attention.self.{name}.{kind}"] for name in ("query", "key", "value")]
-            own[f"self_attn.in_proj_{kind}"] = torch.cat(parts)
-            own[f"self_attn.out_proj.{kind}"] = state[f"{at}attention.output.dense.{kind}"]
-            own[f"linear1.{kind}"] = state[f"{at}intermediate.dense.{kind}"]
-            own[f"linear2.{kind}"] = state[f"{at}output.dense.{kind}"]
-            own[f"norm1.{kind}"] = state[f"{at}attention.output.LayerNorm.{kind}"]
-            own[f"norm2.{kind}"] = state[f"{at}output.LayerNorm.{kind}"]
-        layer.load_state_dict(own)
-        with torch.no_grad():
-            x = layer.eval()(x)
-    return x[0]
+    """Last hidden states of one sequence without padding."""
+    from transformers import BertConfig, BertModel
+
+    network = BertModel(BertConfig(**config)).eval()
+    network.load_state_dict(state, strict=False)
+    with torch.no_grad():
+        return network(ids[None]).last_hidden_state[0]
 
 
 @pytest.mark.slow
@@ -115,18 +96,6 @@ def test_a_word_is_the_mean_of_its_pieces(tmp_path, kind, unit):
         assert bool((words[row, len(parts) :] == 0).all())
 
 
-@pytest.mark.parametrize("kind", ["bert", "clip"])
-def test_pieces_belong_to_the_words_that_the_tokenizer_says(tmp_path, kind):
-    bert_folder(tmp_path) if kind == "bert" else clip_folder(tmp_path)
-    tokenizer = load_tokenizer(str(tmp_path), "text_folder")
-    plain = ["teapots", "a", "red-tea", "Téapot"]
-    whole = tokenizer(plain, is_split_into_words=True, add_special_tokens=False)
-    table = piece_table(plain, tokenizer)
-    assert table[table >= 0].tolist() == whole["input_ids"]
-    owners = [i for i, row in enumerate(table) for piece in row if piece >= 0]
-    assert owners == whole.word_ids()
-
-
 def test_pieces(tmp_path):
     bert_folder(tmp_path)
     names = [*PIECES, None]
@@ -149,19 +118,6 @@ def test_pieces(tmp_path):
         load_tokenizer(str(tmp_path / "clip"), "clip_folder"),
     )
     assert table.tolist() == [[-1], [520], [521], [-1], [512 + MERGES.index("tea pot</w>")]]
-
-
-@pytest.mark.parametrize("kind", ["bert", "clip"])
-def test_the_datas_own_ids(tmp_path, kind):
-    if kind == "bert":
-        config, state = bert_folder(tmp_path)
-    else:
-        state = clip_folder(tmp_path)
-    model = text_encoder(kind, tmp_path, words_file="")
-    ids = torch.tensor([[1, 9, 4, 2]])
-    words, _ = model(Tokens(ids, (4,)))
-    states = bert_states(config, state, ids[0]) if kind == "bert" else text_states(state, ids[0])
-    torch.testing.assert_close(words[0], model.fc(states), rtol=1e-4, atol=1e-5)
 
 
 def test_clip_cuts_long_captions_before_their_end(tmp_path):
@@ -242,77 +198,28 @@ def test_dropout_is_part_of_training_only(tmp_path, finetune):
 # -------------------------------------------------------------------------------------- what is refused
 
 
-def test_without_the_library_it_says_what_to_install(tmp_path, monkeypatch):
-    bert_folder(tmp_path)
-    monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(ValueError, match=r"text_folder needs the library transformers: pip install 'noisy-c"):
-        text_encoder("bert", tmp_path)
+def without_bias(folder):
+    state = load_file(folder / "model.safetensors")
+    kept = {k: v for k, v in state.items() if "1.output.dense.bias" not in k}
+    save_file(kept, folder / "model.safetensors")
 
 
-def test_errors_name_the_option_and_the_folder(tmp_path):
-    with pytest.raises(ValueError, match=r"text_folder='.*none' is neither a folder with config\.json and"):
-        text_encoder("bert", tmp_path, folder=str(tmp_path / "none"))
-    with pytest.raises(ValueError, match=r"text_folder='no/such-name' is neither a folder .* cache"):
-        text_encoder("bert", tmp_path, folder="no/such-name")
-    config, state = bert_folder(tmp_path)
-    with pytest.raises(ValueError, match="holds a network of type 'bert', 'clip' is needed"):
-        text_encoder("clip", tmp_path)
-    with pytest.raises(ValueError, match="knows 13 ids and the data has 40; give text_words"):
-        PretrainedText(40, 5, kind="bert", folder=str(tmp_path))
-    words = write_words(tmp_path / "words.json")
-    with pytest.raises(ValueError, match="has 10 words under 'word2idx', the data has 11"):
-        PretrainedText(11, 5, kind="bert", folder=str(tmp_path), words_file=words)
-    with pytest.raises(
-        ValueError, match=r"text_words='nowhere\.json' is not a vocabulary file.*No such file"
-    ):
-        text_encoder("bert", tmp_path, words_file="nowhere.json")
-    with pytest.raises(ValueError, match="a caption of 21 pieces, the transformer reads at most 20"):
-        text_encoder("bert", tmp_path)(Tokens(torch.full((1, 7), 8), (7,)))
-    (tmp_path / "vocab.txt").write_text("\n".join([*PIECES, "teapot", "zebra"]))
-    with pytest.raises(ValueError, match=r"the tokenizer gives the id 14, config\.json has 13"):
-        text_encoder("bert", tmp_path)
-    (tmp_path / "vocab.txt").unlink()
-    with pytest.raises(ValueError, match="has no tokenizer's files, which text_words needs"):
-        text_encoder("bert", tmp_path)
-    save_file(
-        {k: v for k, v in state.items() if "1.output.dense.bias" not in k}, tmp_path / "model.safetensors"
-    )
-    with pytest.raises(ValueError, match=r"the weight 'encoder\.layer\.1\.output\.dense\.bias' is missing"):
-        text_encoder("bert", tmp_path, words_file="")
-    save_file(state, tmp_path / "model.safetensors")
-    (tmp_path / "config.json").write_text(json.dumps(config | {"intermediate_size": 6}))
-    with pytest.raises(ValueError, match=r"has shape \(12,\), config\.json says \(6,\)"):
-        text_encoder("bert", tmp_path, words_file="")
+def narrower(folder):
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"intermediate_size": 6}))
+
+
+def more_pieces(folder):
+    (folder / "vocab.txt").write_text("\n".join([*PIECES, "teapot", "zebra"]))
+
+
+def without_bin(folder, content):
+    (folder / "model.safetensors").unlink()
+    (folder / "pytorch_model.bin").write_bytes(content)
 
 
 JUNK = b"\x93\xff" * 200
 CODE = pickle.dumps(print)  # would be looked up if anything unpickled it
-
-
-@pytest.mark.filterwarnings("ignore:Detected pickle protocol")
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("model.safetensors", JUNK, "text_folder='.*' holds a damaged file.*header too large"),
-        ("model.safetensors", b"", "text_folder='.*' holds a damaged file.*header too small"),
-        ("pytorch_model.bin", JUNK, "text_folder='.*' holds a damaged file.*Weights only load failed"),
-        ("pytorch_model.bin", CODE, "text_folder='.*' holds a damaged file.*Weights only load failed"),
-        ("config.json", b"[1, 2]", "text_folder='.*' "),
-        ("vocab.txt", JUNK, "text_folder='.*' has a damaged tokenizer's file"),
-        ("words.json", JUNK, "text_words='.*' is not a vocabulary file"),
-        ("words.json", b"[1, 2]", "text_words='.*' is not a vocabulary file"),
-    ],
-)
-def test_damaged_files_are_named_without_unsafe_advice(tmp_path, name, content, message):
-    bert_folder(tmp_path)
-    words = write_words(tmp_path / "words.json")
-    if name == "pytorch_model.bin":
-        (tmp_path / "model.safetensors").unlink()
-    (tmp_path / name).write_bytes(content)
-    with pytest.raises(ValueError, match=message) as caught:
-        PretrainedText(len(WORDS), 5, kind="bert", folder=str(tmp_path), words_file=words)
-    shown = "".join(traceback.format_exception(caught.value))
-    assert "weights_only" not in shown.replace("weights_only=True", "")
 
 
 @pytest.mark.parametrize("kind", ["bert", "own"])
@@ -329,7 +236,7 @@ def test_damaged_files_are_named_without_unsafe_advice(tmp_path, name, content, 
 def test_code_beside_weights_is_refused_unasked_and_never_run(tmp_path, monkeypatch, kind, name, part):
     """Whether or not the library has a class of its own for the network."""
     bert_folder(tmp_path)
-    mark = tmp_path / "ran"
+    mark, folder = tmp_path / "ran", str(tmp_path)
     (tmp_path / "own.py").write_text(f"open({str(mark)!r}, 'w')\nclass Own: pass\n")
     config = json.loads((tmp_path / "config.json").read_text()) | {"model_type": kind}
     (tmp_path / "config.json").write_text(json.dumps(config))
@@ -337,25 +244,70 @@ def test_code_beside_weights_is_refused_unasked_and_never_run(tmp_path, monkeypa
     code = [None, "own.Own"] if part == "AutoTokenizer" else "own.Own"
     (tmp_path / name).write_text(json.dumps(found | {"auto_map": {part: code}}))
     monkeypatch.setattr("builtins.input", lambda *text: pytest.fail("asks whether to run the code"))
-    message = re.escape(
-        f"{str(tmp_path)!r}: {name} asks for Python files of its own (auto_map), which are never"
-    )
-    with pytest.raises(ValueError, match=f"text_folder={message}"):
-        text_encoder("bert", tmp_path)
-    with pytest.raises(ValueError, match=f"pieces={message}"):
-        load_tokenizer(str(tmp_path), "pieces")
-    with pytest.raises(ValueError, match=f"model={message}"):
-        TwoTowers(str(tmp_path))
+    for option, call in (
+        ("text_folder", lambda: text_encoder("bert", tmp_path)),
+        ("pieces", lambda: load_tokenizer(folder, "pieces")),
+        ("model", lambda: TwoTowers(folder)),
+    ):
+        refused(ValueError, call, f"{option}={folder!r}", name, "auto_map")
     monkeypatch.setattr("nclib.common.transformers.DESCRIPTIONS", ())  # the library's own lock holds as well
     with contextlib.suppress(ValueError):
         text_encoder("bert", tmp_path)
-        TwoTowers(str(tmp_path))
+        TwoTowers(folder)
     assert not mark.exists()
 
 
-def test_the_weights_are_those_of_the_file(tmp_path):
-    clip_folder(tmp_path)
-    model = text_encoder("clip", tmp_path)
-    file = load_file(tmp_path / "model.safetensors")
-    for name, value in model.tower.state_dict().items():
-        assert torch.equal(value, file[f"text_model.{name}"]), name
+def test_a_caption_of_too_many_pieces_and_a_missing_library_are_named(tmp_path, monkeypatch):
+    bert_folder(tmp_path)
+    model = text_encoder("bert", tmp_path)
+    refused(ValueError, lambda: model(Tokens(torch.full((1, 7), 8), (7,))), "21 pieces", "20")
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    refused(ValueError, lambda: text_encoder("bert", tmp_path), "text_folder", "pip install")
+
+
+@pytest.mark.filterwarnings("ignore:Detected pickle protocol")
+@pytest.mark.parametrize(
+    ("spoil", "options", "named"),
+    [
+        (None, {"folder": "{}/none"}, ["text_folder=", "none'", "config.json"]),
+        (None, {"folder": "no/such-name"}, ["text_folder='no/such-name'", "cache"]),
+        (None, {"kind": "clip"}, ["text_folder=", "'bert'", "'clip'"]),
+        (None, {"size": 40, "words_file": ""}, ["text_folder=", "13", "40", "text_words"]),
+        (None, {"size": 11}, ["text_words=", "10 words", "11"]),
+        (None, {"words_file": "nowhere.json"}, ["text_words='nowhere.json'", "No such file"]),
+        (more_pieces, {}, ["text_folder=", "14", "config.json", "13"]),
+        (lambda at: (at / "vocab.txt").unlink(), {}, ["text_folder=", "tokenizer", "text_words"]),
+        (without_bias, {"words_file": ""}, ["'encoder.layer.1.output.dense.bias'"]),
+        (narrower, {"words_file": ""}, ["(12,)", "config.json", "(6,)"]),
+        (lambda at: (at / "model.safetensors").write_bytes(JUNK), {}, ["text_folder=", "header too large"]),
+        (lambda at: (at / "model.safetensors").write_bytes(b""), {}, ["text_folder=", "header too small"]),
+        (lambda at: without_bin(at, JUNK), {}, ["text_folder=", "damaged"]),
+        (lambda at: without_bin(at, CODE), {}, ["text_folder=", "damaged"]),
+        (lambda at: (at / "config.json").write_bytes(b"[1, 2]"), {}, ["text_folder="]),
+        (lambda at: (at / "vocab.txt").write_bytes(JUNK), {}, ["text_folder=", "tokenizer"]),
+        (lambda at: (at / "words.json").write_bytes(JUNK), {}, ["text_words="]),
+        (lambda at: (at / "words.json").write_bytes(b"[1, 2]"), {}, ["text_words="]),
+    ],
+)
+def test_what_cannot_be_read_is_named_without_unsafe_advice(tmp_path, spoil, options, named):
+    bert_folder(tmp_path)
+    given = {"kind": "bert", "folder": str(tmp_path), "words_file": write_words(tmp_path / "words.json")}
+    given |= {key: str(value).format(tmp_path) for key, value in options.items()}
+    size = int(given.pop("size", len(WORDS)))
+    if spoil:
+        spoil(tmp_path)
+    with pytest.raises(ValueError) as caught:
+        PretrainedText(size, 5, **given)
+    assert [word for word in named if word not in str(caught.value)] == []
+    shown = "".join(traceback.format_exception(caught.value))
+    assert "weights_only" not in shown.replace("weights_only=True", "")
+
+
+@pytest.mark.parametrize("kind", ["bert", "clip"])
+def test_the_datas_own_ids(tmp_path, kind):
+    made = bert_folder(tmp_path) if kind == "bert" else clip_folder(tmp_path)
+    model = text_encoder(kind, tmp_path, words_file="")
+    ids = torch.tensor([[1, 9, 4, 2]])
+    words, _ = model(Tokens(ids, (4,)))
+    states = bert_states(*made, ids[0]) if kind == "bert" else text_states(made, ids[0])
+    torch.testing.assert_close(words[0], model.fc(states), rtol=1e-4, atol=1e-5)

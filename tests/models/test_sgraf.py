@@ -1,16 +1,14 @@
-"""SGR and SAF: equal to the loop over captions in values, gradients and statistics, and to worked numbers."""
+"""SGR and SAF: equal to the loop over captions in values, gradients and statistics."""
 
 import itertools
 
 import pytest
 import torch
 from sgraf_reference import loop_similarity
-from toy import fill, regions, words
 
 import nclib.models.sgraf as sgraf
 from nclib.common.tokens import Tokens
-from nclib.models import CaptionEncoding, ImageEncoding, build
-from nclib.models.encoders import word_mask
+from nclib.models import build
 from nclib.models.sgraf_nodes import pair_nodes, reason_over_pairs, softmax_
 
 SIZES = {"feature_dim": 7, "vocab_size": 30, "n_regions": 5, "embed_dim": 12, "sim_dim": 6, "word_dim": 4}
@@ -45,6 +43,7 @@ def test_batch_equals_loop(name, training, chunk, group_cost, values, monkeypatc
     model, images, tokens = example(name)
     model.train(training)
     model.group_cost = group_cost
+    model.memory_budget = 1 if values == 500 else model.memory_budget  # every group computed twice
     pull = torch.randn(len(images), len(tokens), dtype=torch.float64)
     images.requires_grad_()
     expected, running = loop_similarity(model, images, tokens)
@@ -69,24 +68,6 @@ def test_float32_is_close_to_the_loop(name, longest):
     model, images, tokens = example(name, lengths=tuple(range(1, longest)), dtype=torch.float32)
     expected, _ = loop_similarity(model.eval(), images, tokens)
     torch.testing.assert_close(model(images, tokens), expected, rtol=0, atol=5e-7)
-
-
-@pytest.mark.parametrize("name", ["sgr", "saf"])
-def test_small_budget_changes_nothing(name):
-    """Over the memory budget every group is computed twice; statistics are still taken once."""
-    results = []
-    for budget in (1 << 30, 1):
-        model, images, tokens = example(name)
-        model.memory_budget = budget
-        scores = model(images, tokens)
-        scores.square().sum().backward()
-        results.append((scores, gradients(model), {k: v.clone() for k, v in model.state_dict().items()}))
-    (scores, grads, state), (scores_low, grads_low, state_low) = results
-    torch.testing.assert_close(scores_low, scores, rtol=0, atol=1e-14)
-    for key in grads:
-        torch.testing.assert_close(grads_low[key], grads[key], rtol=1e-9, atol=1e-14, msg=key)
-    for key in state:
-        torch.testing.assert_close(state_low[key], state[key], rtol=0, atol=1e-14, msg=key)
 
 
 def test_budget_bounds_the_groups():
@@ -115,15 +96,6 @@ def test_ensemble_is_the_mean_and_its_logits_do_not_saturate():
     logits = model(images, tokens, logits=True)
     assert bool(logits.isfinite().all())
     assert len(logits.unique()) > 20
-
-
-def test_scores_without_gradients_are_the_same():
-    for name in ("sgr", "saf"):
-        model, images, tokens = example(name, n_images=9)
-        model.eval()
-        with torch.no_grad():
-            quiet = model(images, tokens)
-        assert torch.equal(quiet, model(images, tokens).detach())
 
 
 def test_one_image_needs_evaluation_mode_only():
@@ -223,81 +195,3 @@ def test_softmax_in_place(width):
     logits = 60 * torch.randn(11, 5, width)
     logits[0, 0, : width // 2] = -torch.inf
     torch.testing.assert_close(softmax_(logits.clone()), torch.softmax(logits, -1))
-
-
-# worked numbers: three regions, four dimensions, three-dimensional similarity vectors
-
-
-class Filler:
-    """Fills layers in the order of the worked example."""
-
-    def __init__(self):
-        self.k = 0
-
-    def __call__(self, tensor, amplitude=None, *, offset=0.0):
-        self.k += 1
-        if amplitude is None:
-            amplitude = 0.5 if tensor.ndim == 2 else 0.1
-        with torch.no_grad():
-            tensor.copy_(offset + fill(tensor.shape, self.k, amplitude))
-
-    def linear(self, layer, weight=None, offset=0.0):
-        self(layer.weight, weight)
-        self(layer.bias, offset=offset)
-
-    def norm(self, layer):
-        self(layer.weight, 0.2, offset=1.0)
-        self(layer.bias)
-        self(layer.running_mean, 0.1)
-        self(layer.running_var, 0.3, offset=0.6)
-
-
-def filled(name, graph=0.5, update=0.0, score=0.5):
-    model = build(name, feature_dim=4, vocab_size=3, n_regions=3, embed_dim=4, sim_dim=3, word_dim=2).double()
-    put = Filler()
-    put.linear(model.image_global.local)
-    put.norm(model.image_global.local_norm)
-    put.linear(model.image_global.mean)
-    put.norm(model.image_global.mean_norm)
-    put.linear(model.image_global.score)
-    for layer in (model.text_global.local, model.text_global.mean, model.text_global.score):
-        put.linear(layer)
-    put.linear(model.local_similarity)
-    put.linear(model.global_similarity)
-    put.linear(model.score, score)
-    if name == "saf":
-        put.linear(model.filtration.filter)
-        put.norm(model.filtration.norm)
-    else:
-        for step in model.graph.steps:
-            put.linear(step.query, graph)
-            put.linear(step.key, graph)
-            put.linear(step.update, graph, offset=update)
-    return model.eval()
-
-
-def encodings(model):
-    padded, lengths = words()
-    return (
-        ImageEncoding(model.image_global(regions()), regions()),
-        CaptionEncoding(
-            model.text_global(padded, word_mask(lengths, padded.shape[1], padded)), lengths, padded
-        ),
-    )
-
-
-@pytest.mark.parametrize("group_cost", [0.0, 1e9])
-@pytest.mark.parametrize(
-    ("name", "amplitudes", "wanted"),
-    [
-        ("saf", {}, [[0.492399, 0.407718], [0.443311, 0.434861]]),
-        ("sgr", {}, [[0.546732, 0.541782], [0.543055, 0.542529]]),
-        ("sgr", {"graph": 1.0, "update": 0.2, "score": 1.0}, [[0.893328, 0.852329], [0.871795, 0.862587]]),
-    ],
-    ids=["saf", "sgr", "sgr with live nodes"],
-)
-def test_worked_scores(name, amplitudes, wanted, group_cost):
-    model = filled(name, **amplitudes)
-    model.group_cost = group_cost
-    wanted = torch.tensor(wanted, dtype=torch.float64)
-    torch.testing.assert_close(model.similarity(*encodings(model)), wanted, rtol=4e-6, atol=1e-6)
