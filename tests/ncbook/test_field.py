@@ -91,3 +91,9 @@ def test_reruns_stand_beside_what_they_repeat(page):
 def test_papers_that_mix_both_kinds_are_found(page):
     assert {"IN2R, table 1", "UCPM, table I", "UGNCL, table 1", "REPAIR, table I"} <= set(page["mixing"])
     assert page["spans"].loc[("Flickr30K", "regions", "0.6", "NCR"), "images exchanged"] == "184.6"
+
+
+def test_a_rate_may_be_a_number_as_papermill_gives_it():
+    assert cells("field", rate=0.6)["rate"] == "0.6"
+    with pytest.raises(ValueError, match="rate=1: must be text"):
+        cells("field", rate=1)
