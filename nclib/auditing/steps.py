@@ -44,7 +44,10 @@ SHORT, LONGEST, SOON = 2, 4096, 5000
 
 
 class Audit(Findings):
-    """Result of :func:`nclib.audit`: findings with their page and files."""
+    """Result of :func:`nclib.audit`: findings with their page and files.
+
+    A class of its own, as imports run one way: page and files are written by modules that know the findings.
+    """
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: the share, and the first suspects."""
