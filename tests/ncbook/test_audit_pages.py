@@ -79,4 +79,4 @@ def test_what_readme_says_of_the_published_pairs_is_measured(benchmark: dict[str
     real, first = benchmark["real"], benchmark["first"]
     said = (benchmark["ncbook"].measurements.ROOT / "README.md").read_text("utf8")
     assert f"rejects {first['rejected'] / first['judged']:.1%}".replace("%", " %") in said
-    assert f"it says {100 * real['share'].min():.1f} to {100 * real['share'].max():.1f} %" in said
+    assert {f"it says {100 * share:.1f} %" in said for share in real["share"]} == {True}
