@@ -16,7 +16,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 CEILINGS = {  # lines of code, without docstrings, comments and blank lines
-    ("nclib",): 23_610,
+    ("nclib",): 23_330,
     ("tests",): 23_700,
     ("book/ncbook",): 4_240,
     ("book/baselines",): 3_570,
