@@ -2,7 +2,7 @@
 
 ``nclib.audit(images=I, captions=T)`` returns an :class:`Audit`: a table with a probability of being wrong per
 pair, the estimated share of wrong pairs, proposed partners, patterns such as a shifted run of rows, and the
-sentence that says what the probabilities assume.
+sentence about what the probabilities assume. ``audit.judge(I, C)`` carries the calibration to other pairs.
 """
 
 from nclib.auditing.neighbours import Neighbours

@@ -358,8 +358,11 @@ class Findings:
         -------
         Audit
             Labelled pairs have probability 0 or 1. The probabilities of the others and the share follow
-            :func:`nclib.auditing.labels.relabelled`. Partners and patterns are as before. Labels that
-            contradict each other or the scores are named in :attr:`findings`.
+            :func:`nclib.auditing.labels.relabelled`. Where scores contradict each other, the share is that
+            of the pairs that :meth:`ask` named, a random sample
+            (:func:`nclib.auditing.labels.by_sample`); where sample and scores disagree, its interval holds
+            both. Partners and patterns are as before. Labels that contradict each other or the scores are
+            named in :attr:`findings`.
         """
         if isinstance(labels, (str, Path)):
             labels = read_marks(Path(labels))
