@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from importlib import import_module
 from pathlib import Path
 
 import pytest
+from bench import limits
 from ncbook import cli, measurements
 from ncbook.measurements import ROOT, changed, code_digest, made, sources
 
@@ -87,3 +90,13 @@ def test_the_mark_and_the_list(tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize("path", BENCH, ids=lambda path: path.stem)
 def test_what_a_benchmark_times_is_there(path):
     assert path.relative_to(ROOT).as_posix() in sources(import_module(path.stem).TIMES)
+
+
+@pytest.mark.exhaustive
+def test_the_benchmark_at_small_sizes(tmp_path, monkeypatch):
+    out = tmp_path / "limits.json"
+    monkeypatch.setattr(sys, "argv", ["limits.py", "--small", "--turns", "1", "--out", str(out)])
+    limits.main()
+    found = json.loads(out.read_text())
+    assert set(found["peaks"]) == {"flops", "bytes", "cached", "fresh", "exps"}
+    assert all(0 < row["limit_ms"] < row["ms"] for row in found["rows"])

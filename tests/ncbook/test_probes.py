@@ -6,10 +6,12 @@ import json
 import numpy as np
 import pytest
 import torch
+from ncbook import measurement, named, recorded
 
 import nclib
 from nclib import losses
 from nclib.methods import METHODS, Truth
+from nclib.noise import Mismatch
 
 PLACE = {"dataset": "emoji", "model": "vse", "preset": "quick", "protocol": "images", "mrate": 0.6}
 
@@ -18,7 +20,7 @@ PLACE = {"dataset": "emoji", "model": "vse", "preset": "quick", "protocol": "ima
 def probe():
     """Return a function that imports a probe; what they register is removed afterwards."""
     yield importlib.import_module
-    for name in {"repair_probe", "l2rm_rows"} & set(METHODS):
+    for name in {"repair_probe", "l2rm_rows", "l2rm_probe"} & set(METHODS):
         METHODS.remove(name)
 
 
@@ -126,3 +128,86 @@ def test_averages_of_the_closed_form_and_networks(probe, tmp_path):
     assert found["test.one"] != found["test.other"]
     S = torch.tensor([[3.0, 1.0], [1.0, 3.0]])
     assert probe("linear_average").standardised(S).std() == 1
+
+
+@pytest.fixture(scope="module")
+def rematching(probe):
+    return probe("rematching")
+
+
+@pytest.mark.parametrize("protocol", ["images", "captions"])
+def test_a_batch_holds_about_as_many_partners_as_chance_puts_there(rematching, protocol):
+    own = np.repeat(np.arange(2000), 5)
+    noise = Mismatch.draw(own, 0.4, seed=0, protocol=protocol)
+    found = rematching.count_partners(noise.image_of, own, 64, seed=0)
+    captions = 5 if protocol == "images" else 1 + 4 * 0.4
+    assert found["wrong"] == noise.moved
+    assert found["partners"] == pytest.approx(captions * 63 / found["wrong"], rel=0.15)
+    assert 0 < found["with_partner"] <= found["partners"]
+    shown = np.array([1, 2, 0, 4])  # three pictures in a cycle; nothing describes picture 4
+    found = rematching.count_partners(shown, np.arange(4), 4, seed=0)
+    assert found == {"wrong": 4, "batches": 1, "with_partner": 0.75, "partners": 0.75}
+
+
+def test_a_pair_is_followed_by_its_partner(rematching):
+    own = np.repeat(np.arange(50), 5)
+    noise = Mismatch.draw(own, 0.6, seed=1)
+    wrong = np.flatnonzero(~noise.matched)
+    shown, described = torch.as_tensor(noise.image_of[wrong]), torch.as_tensor(own[wrong])
+    order = rematching.chained(shown, described, torch.Generator().manual_seed(0))
+    assert sorted(order.tolist()) == list(range(len(wrong)))
+    follows = shown[order][:-1] == described[order][1:]
+    assert follows.float().mean() > 0.8  # a cycle that ends breaks the chain
+
+
+def test_rows_of_a_plan_by_hand(rematching):
+    true = torch.tensor([[0.0, 1.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 0.0]])
+    plan = torch.tensor([[0.0, 0.3, 0.1], [0.0, 0.0, 0.0], [0.05, 0.05, 0.0]])
+    cost = torch.tensor([[0.0, 0.9, 0.1], [0.2, 0.0, 0.3], [0.1, 0.2, 0.0]])
+    rows = rematching.score_rows(plan, cost, true)
+    table = dict(zip(rematching.COLUMNS, rows.T.tolist(), strict=True))
+    assert table["right"] == [0, 1, 0]
+    assert table["partners"] == table["moved"] == table["found"] == [1, 0, 0]
+    assert table["nearest"] == [0, 0, 0]  # the lowest cost is another caption
+    assert table["on_partners"] == pytest.approx([0.75, 0, 0], abs=1e-6)
+    assert table["effective"][1:] == pytest.approx([3, 2], abs=1e-4)  # without mass a row is flat
+    found = [rematching.summary(rows)[k] for k in ("rows_wrong", "there_found", "accuracy", "right_flat")]
+    assert found == pytest.approx([2 / 3, 1, 0.5, 1])
+
+
+def test_loss_of_rows_and_columns_is_the_rematching_loss(rematching):
+    g = torch.Generator().manual_seed(0)
+    S, plan = torch.rand(5, 5, generator=g), torch.rand(5, 5, generator=g)
+    v2t, t2v = losses.log_probabilities(S, 0.1)
+    both = 0.5 * (rematching.sym_kl(v2t, plan) + rematching.sym_kl(t2v, plan.T))
+    torch.testing.assert_close(both, losses.rematch_sym_kl(S, plan, 0.1))
+    plan[2] = 0
+    assert rematching.sym_kl(v2t, plan)[2] == 0
+
+
+@pytest.mark.slow
+def test_the_probe_is_l2rm_until_a_part_is_exchanged(rematching, tmp_path):
+    same = {
+        **{"dataset": "planted", "model": "bow", "mrate": 0.6, "warmup_epochs": 1, "epochs": 1, "seed": 0},
+        **{"data_options": {"n_val": 20, "n_test": 20}, "device": "cpu", "out": tmp_path},
+    }
+    usual = nclib.run("l2rm", **same, progress=False).curves[-1]
+    probed = nclib.run("l2rm_probe", **same, progress=False).curves[-1]
+    for name in ("loss_triplet", "loss_rematch", "val_rsum", "val_i2t_meanr"):
+        assert probed[name] == usual[name]
+    assert probed["rematched"] > 0
+    assert probed["gradient_triplet"] > 0
+    given = {"target": "truth", "batches": "partners", "division": "truth"}
+    other = nclib.run("l2rm_probe", **given, **same, progress=False).curves[-1]
+    assert other["division_precision"] == 1
+    assert other["rows_wrong"] == 1
+    assert other["there_rows"] > 0.8 > probed["there_rows"]
+    assert other["loss_rematch"] != usual["loss_rematch"]
+
+
+def test_the_recorded_probe_repeats_the_recorded_run():
+    own = [r for r in measurement("probe_targets")["rows"] if (r["label"], r["seed"]) == ("L2RM", 0)]
+    where = {"dataset": "f8k", "preset": "standard", "model": "bow", "protocol": "images", "mrate": 0.6}
+    runs = named(recorded(method="l2rm", seed=0, **where))
+    assert len(own) == 1
+    assert own[0]["test"] == pytest.approx(runs.loc[runs["label"] == "L2RM", "rsum"].item(), abs=0.01)

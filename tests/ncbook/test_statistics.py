@@ -1,11 +1,13 @@
 """The rule for differences, against formulas of pandas and SciPy."""
 
 import math
+import re
 
 import numpy as np
 import pandas as pd
 import pytest
 from ncbook.compare import Difference
+from ncbook.intervals import EDGE, WIDTH, interval_plot
 from ncbook.statistics import differences, holm, judged, not_told_apart, pooled
 from scipy.stats import false_discovery_control, t
 
@@ -72,3 +74,28 @@ def test_differences_are_judged_place_by_place_and_carry_marks():
     assert table.loc[(0.6, "late"), "text"].endswith("(3) ▲ †")
     assert table.loc[(0.2, "other"), "text"].endswith("(3) =")
     assert differences(pd.DataFrame(rows), "nobody").empty
+
+
+def numbers(pattern, svg):
+    return [tuple(map(float, found.groups())) for found in re.finditer(pattern, svg)]
+
+
+def test_means_stand_within_their_intervals_and_zero_where_the_region_begins():
+    found = [
+        (Difference((4.0, 5.0, 6.0)), (0.0, math.inf)),
+        (Difference((-4.0, -5.0, -6.0)), (0.0, math.inf)),
+    ]
+    svg = interval_plot(found)
+    ((zero,),) = numbers(r'nc-zero" d="M([\d.]+) ', svg)
+    bars = numbers(r"M([\d.]+) [\d.]+H([\d.]+)", svg)
+    means = [x for (x,) in numbers(r'cx="([\d.]+)"', svg)]
+    scale = (means[0] - means[1]) / 10
+    for (d, _), (start, end), mean in zip(found, bars, means, strict=True):
+        low, high = d.interval
+        assert mean == pytest.approx(zero + scale * d.mean, abs=0.2)
+        assert (start, end) == pytest.approx((zero + scale * low, zero + scale * high), abs=0.2)
+        assert EDGE <= start < mean < end <= WIDTH - EDGE
+    shaded = numbers(r'<rect class="nc-region" x="([\d.]+)" y="[\d.]+" width="([\d.]+)"', svg)
+    assert {round(x, 1) for x, _ in shaded} == {zero}
+    assert all(x + width == pytest.approx(WIDTH - EDGE, abs=0.2) for x, width in shaded)
+    assert 'aria-label="2 intervals: 1 in the claimed region, 1 outside it"' in svg
