@@ -100,10 +100,13 @@ def batches(draw):
 # ---------------------------------------------------------------------------------------- printed numbers
 
 
-def test_warmup_numbers():
+def test_printed_numbers():
     close(losses.info_nce(S4, TAU).mean(), 1.04474, 1e-5)
     close(losses.reverse_cross_entropy(S4, TAU).mean(), 7.26543, 1e-6)
     close(losses.infonce_rce(S4, TAU).mean(), 4.155086, 3e-7)
+    close(losses.triplet(S4, negatives="mean"), [0, 0.235, 0, 0.0175], 1e-12, 1e-15)
+    close(losses.triplet(S4), [0, 0.58, 0, 0.07], 1e-12, 1e-15)
+    close(losses.rematch_sym_kl(S4, PLAN4, TAU).mean(), 16.266094, 1e-7)
 
 
 @given(batch=batches(), q=st.sampled_from([0.01, 0.1, 0.5, 1.0]))

@@ -68,10 +68,10 @@ def test_a_setting_that_was_added_names_a_run_where_it_changes_something(monkeyp
     added = {"decay": "steps", "l2rm.stop": "published", "model_options.dropout": 0.1}
     monkeypatch.setattr(identity, "ADDED", added | {"ncr.stop": "accurate", "planted.x": 1})
     assert identity.naming(settings) == identity.naming(without)
-    kept = completed_settings(without)
-    changed = {**settings, "decay": "cosine", "method_options": {**own, "stop": "accurate"}}
-    for found, values in ((kept, ("steps", "published")), (identity.naming(changed), ("cosine", "accurate"))):
-        assert (found["decay"], found["method_options"]["stop"]) == values
+    changed = identity.naming({**settings, "decay": "cosine", "method_options": {**own, "stop": "accurate"}})
+    monkeypatch.setattr(identity, "ADDED", {"decay": "cosine", "l2rm.stop": "accurate"})  # not the defaults
+    for found in (changed, completed_settings(without)):
+        assert (found["decay"], found["method_options"]["stop"]) == ("cosine", "accurate")
 
 
 def test_an_option_that_was_removed_stands_in_names_and_old_records_are_read():
