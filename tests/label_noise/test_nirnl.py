@@ -64,7 +64,7 @@ def test_prototypes_are_class_means_of_both_halves():
 def test_each_kind_has_its_loss_whose_belief_and_prototypes_carry_no_gradient(kind):
     """Each half uses its own label, and a class without pairs has no probability."""
     yt = torch.tensor([2, 0, 2, 2, 1, 1, 0, 2])
-    method, loop = divided(yt=yt, n_classes=4)
+    method, loop = divided(yt=yt, n_classes=4, margin=0.1)
     rows = (method.kind == KINDS.index(kind)).nonzero()[:, 0].tolist()
     z = [x.clone().requires_grad_() for x in (ZV, ZT)]
     terms = stepped(method, loop, rows, *z)

@@ -111,7 +111,7 @@ def test_stages_begin_with_the_share_of_the_epochs(epochs, clean, noisy, tmp_pat
     trainer, method = started(tmp_path, epochs=epochs)
     method.divide_pairs = lambda loop: None
     p = [0.9] * 100 + [0.55] * 30 + [0.1] * 30
-    method.divisions = [division_of(p), division_of(p)]
+    trainer.active, method.divisions = 1, [division_of(p), None]  # the peer divides
     for epoch in range(epochs):
         trainer.epoch = 1 + epoch
         items = list(method.begin_epoch(trainer))
