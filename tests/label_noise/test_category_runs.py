@@ -265,22 +265,6 @@ def test_correction_beats_the_given_labels_on_clean_clusters(tmp_path):
     assert d["relation_same_class"] > 1.5 * d["relation_chance"]
 
 
-def test_memory_and_time_of_the_vote_do_not_grow_with_the_square_of_the_pairs(tmp_path, monkeypatch):
-    widths = []
-    from nclib.label_noise.parts import correction as correct
-
-    real = correct.neighbour_vote
-
-    def watch(z, targets, k, **options):
-        pool = options["pool"]
-        widths.append((len(z) if pool is None else len(pool), k))
-        return real(z, targets, k, **options)
-
-    monkeypatch.setattr(correct, "neighbour_vote", watch)
-    run(tmp_path, epochs=3, warmup_epochs=2, pool=45, neighbours=10)
-    assert set(widths) == {(45, 5)}  # half of the pairs, half of the neighbours
-
-
 # -- parameters ---------------------------------------------------------------------------------------------
 
 

@@ -6,11 +6,14 @@ import pytest
 import tiny
 import torch
 
+from nclib import losses
 from nclib.common.tokens import Tokens
 from nclib.methods import Batch
+from nclib.methods.coteaching import divide
 from nclib.methods.crank import LEAST_COUNT, counted_share, pair_scores, rank_weights
 from nclib.methods.parts.views import partial_view
 from nclib.models.vse import VSE
+from nclib.noise import GaussianMixture1d
 
 
 def batch_of(lengths, n_regions=5):
@@ -162,6 +165,31 @@ def test_held_out_pairs_are_counted_against_wrong_pairs_of_their_own(tmp_path):
     assert set(index.tolist()) <= set(held.tolist())
     assert len(index) == len(set(index.tolist())) >= len(held) - 1  # all but one alone in the last batch
     assert method.share == counted_share(*found.unbind(1), 0.4)
+
+
+@pytest.mark.parametrize("method", ["crank", "crank_plus"])
+def test_a_mixture_of_the_losses_stands_in_place_of_count_and_rank(method, tmp_path):
+    trainer = tiny.trainer_of(method, tmp_path, warmup_epochs=0, select="mixture")
+    trainer.method.begin_training(trainer)
+    batches = trainer.method.begin_epoch(trainer)
+    every = [
+        trainer.per_pair(lambda S: losses.info_nce(S, 0.07), network=k) for k in range(len(trainer.networks))
+    ]
+    expected = divide(torch.stack(every).mean(0), GaussianMixture1d.published()).p_clean
+    assert torch.allclose(trainer.method.weight.double(), expected, atol=1e-5)
+    assert 0 < sum(len(batch) for batch in batches) < trainer.n_pairs
+    record = tiny.run(method, tmp_path / "run", epochs=1, select="mixture")
+    assert record.curves[-1]["loss_infonce_rce"] > 0
+
+
+@pytest.mark.filterwarnings("ignore:.*warm-up goes on")
+def test_held_out_pairs_do_not_train_in_warm_up(tmp_path):
+    runs = [
+        tiny.run("crank", tmp_path / str(i), batch_size=200, epochs=1, **held)
+        for i, held in enumerate(({}, {"held": 0.5}))
+    ]
+    first = [r.curves[0]["loss_gce"] for r in runs]
+    assert first[0] != first[1]
 
 
 def test_warm_up_goes_on_while_all_pairs_are_counted_as_wrong(tmp_path, monkeypatch):

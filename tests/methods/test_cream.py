@@ -147,6 +147,25 @@ def test_a_step_refines_by_both_networks_and_trains_the_three_kinds_in_turn(tmp_
 # ------------------------------------------------------------------------------------------------ settings
 
 
+@pytest.mark.parametrize("mined_gradient", [False, True])
+def test_gradient_reaches_the_mined_weights_only_when_asked(mined_gradient, tmp_path):
+    trainer = trainer_of(tmp_path, mined_gradient=mined_gradient)
+    method, batch, y = trainer.method, trainer.batch(torch.arange(16)), torch.full((16,), 0.3)
+    method.kept, method.possible, method.log = torch.zeros(()), 0, []
+    trainer.networks[0].eval()
+    scores = trainer.similarity(batch)
+    found, *wanted = (
+        torch.autograd.grad(loss, trainer.networks[0].parameters(), retain_graph=True)
+        for loss in (
+            method._loss(trainer, batch, y, 0.0),
+            *(mining_loss(scores, *mined_targets(S, y)).mean() for S in (scores.detach(), scores)),
+        )
+    )
+    for given, mined, a in zip(*wanted, found, strict=True):
+        torch.testing.assert_close(a, mined if mined_gradient else given, atol=1e-6, rtol=1e-4)
+    assert not all(torch.allclose(a, b, atol=1e-6) for a, b in zip(*wanted, strict=True))
+
+
 @pytest.mark.parametrize("preset", ["quick", "standard"])
 def test_every_phase_has_an_epoch_in_short_runs(preset):
     s = resolve("cream", preset=preset)

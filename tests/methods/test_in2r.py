@@ -74,6 +74,8 @@ def test_queue_keeps_the_last_chosen_pairs():
             assert torch.equal(found[pair][1], caption)
     assert not queue.v.requires_grad
     other = Queue(7)
+    other.load_state(Queue(7).state(), torch.device("cpu"))
+    assert len(other) == 0
     other.load_state(queue.state(), torch.device("cpu"))
     for each in (queue, other):
         each.push(v[:3], t[:3], torch.arange(3), torch.tensor([True, False, True]))

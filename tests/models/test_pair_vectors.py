@@ -82,6 +82,15 @@ def test_parts_padding_and_the_order_of_work_change_no_score(name):
     assert low <= scores.min() <= scores.max() <= high
 
 
+@pytest.mark.parametrize("name", ["sgr", "saf"])
+@pytest.mark.parametrize("training", [False, True])
+def test_vectors_are_what_a_score_is_made_of(name, training):
+    model, images, tokens = example(name)
+    encoded = encode(model.train(training), images, tokens)
+    scores = torch.sigmoid(model.score(model.pair_vectors(*encoded))).squeeze(-1)
+    torch.testing.assert_close(scores, model.similarity(*encoded), rtol=0, atol=1e-13)
+
+
 def test_the_ensemble_puts_both_vectors_side_by_side():
     model, images, tokens = example("sgraf")
     encoded, captions = encode(model.eval(), images, tokens)
