@@ -160,7 +160,8 @@ def relabelled(
     share = interval(shares, count.sum())
     if n == 0:  # labels that agree do not widen; the draws are a sample
         narrower = min(1.0, (found.share.high - found.share.low) / max(share.high - share.low, 1e-9))
-        share = Share(*(share.value + narrower * (end - share.value) for end in share))
+        low, high = (share.value + narrower * (end - share.value) for end in share[1:])
+        share = Share(share.value, low if low * count.sum() >= 1 else 0.0, high)
     doubted = np.where(wrong, as_wrong.mean(0)[cell] < 0.5, as_right.mean(0)[cell] > 0.5)
     return Corrected(Calibration(made, share, shares), float(mistaken.mean()), doubted, unseen)
 

@@ -60,6 +60,20 @@ def test_one_mistaken_label_in_ten_moves_the_share_little(way):
     assert told.share.low <= wrong.mean() <= told.share.high
 
 
+def test_where_a_sample_and_the_scores_disagree_the_interval_holds_both():
+    """Six of sixty marks call a right pair of a clean file wrong: hidden mistakes would look the same."""
+    images, captions, true, texts, _ = right()
+    audit = audited(images, captions, true, texts)
+    ids = audit.ask(60)["id"].tolist()
+    told = audit.tell(dict.fromkeys(ids[:6], "wrong") | dict.fromkeys(ids[6:], "right"))
+    assert told.share.low == 0
+    assert told.share.high > 0.1
+    assert told.share == told.belief.asked
+    agreed = audit.tell(dict.fromkeys(ids, "right")).share
+    assert agreed.low == 0
+    assert agreed.high < 0.01
+
+
 def test_labels_that_contradict_the_interval_move_and_widen_it():
     """Captions that are exchanged with one of a similar picture look right."""
     images, captions, true, texts, rng = right()
