@@ -58,21 +58,21 @@ def test_a_record_states_the_bits_of_its_features(prepared):
 
 
 def test_changed_or_unfinished_files_are_refused(prepared):
+    def refused(said):
+        with pytest.raises(ValueError, match=said):
+            load("f8k", root=prepared)
+
     change(prepared, finished=False)
-    with pytest.raises(ValueError, match=r"holds no finished prepared\.json"):
-        load("f8k", root=prepared)
+    refused(r"holds no finished prepared\.json")
     change(prepared, finished=True)
     features, captions = prepared / "train_ims.npy", prepared / "dev_caps.txt"
-    whole = features.read_bytes()
-    last = np.load(features)
+    whole, last = features.read_bytes(), np.load(features)
     last[29, 15, 255] += 1  # one number of 122,880
     np.save(features, last)
-    with pytest.raises(ValueError, match=r"train_ims\.npy was changed after its preparation"):
-        load("f8k", root=prepared)
+    refused(r"train_ims\.npy was changed after its preparation")
     features.write_bytes(whole)
     captions.write_text(captions.read_text().replace("dog number 3", "dog number 4", 1))
-    with pytest.raises(ValueError, match=r"dev_caps\.txt was changed after its preparation"):
-        load("f8k", root=prepared)
+    refused(r"dev_caps\.txt was changed after its preparation")
 
 
 def test_judgements_of_people(prepared):
