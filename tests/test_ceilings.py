@@ -17,14 +17,14 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 CEILINGS = {  # lines of code, without docstrings, comments and blank lines
     ("nclib",): 23_330,
-    ("tests",): 23_700,
+    ("tests",): 20_900,
     ("book/ncbook",): 4_240,
     ("book/baselines",): 3_570,
     ("book/_ext", "book/bench", "book/probes"): 5_970,
     ("book/teaching",): 330,
     ("tools",): 1_210,
 }
-TREE = 28_000_000  # bytes of all tracked files
+TREE = 27_700_000  # bytes of all tracked files
 QUIET = {
     *(tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT),
     *(tokenize.ENCODING, tokenize.ENDMARKER),

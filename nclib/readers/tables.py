@@ -100,6 +100,14 @@ def _karpathy(one: dict[str, Any]) -> dict[str, Any]:
     return {"image": "/".join(place), "caption": captions, "split": one.get("split")}
 
 
+def _answered(one: dict[str, Any]) -> dict[str, Any]:
+    """Return an object of LLaVA with the first answer of its conversation as caption."""
+    if not isinstance(turns := one.get("conversations"), list):
+        return one
+    answers = (t.get("value") for t in turns if isinstance(t, dict) and t.get("from") in ("gpt", "assistant"))
+    return {**{k: v for k, v in one.items() if k != "conversations"}, "caption": next(answers, "")}
+
+
 def _json_lines(path: Path, hints: Hints) -> Rows:
     """Return the pairs of a file with a JSON object in every line, such as an image folder's metadata."""
     objects: list[Any] = []
@@ -117,7 +125,7 @@ def _objects(given: list[Any], path: Path, hints: Hints, what: str) -> Rows:
     problems = {
         r: f"{what} {n} is not a JSON object" for r, (n, one) in enumerate(kept) if not isinstance(one, dict)
     }
-    objects = [one if isinstance(one, dict) else {} for _, one in kept]
+    objects = [_answered(one) if isinstance(one, dict) else {} for _, one in kept]
     names = dict.fromkeys(str(name) for one in objects for name in one)
     if not names:
         raise ValueError(f"{path} holds no pairs")

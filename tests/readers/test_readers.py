@@ -126,13 +126,17 @@ def test_metadata_of_an_image_folder(tmp_path):
     assert found.open(0).size == (12, 9)
 
 
-def test_the_layout_of_karpathy(tmp_path):
+def test_the_layouts_of_karpathy_and_llava(tmp_path):
     sentences = [{"raw": "one"}, {"tokens": ["two", "words"]}]
     pictures = [{"filepath": "val", "filename": "7.jpg", "sentences": sentences, "split": "val"}]
     (tmp_path / "dataset_coco.json").write_text(json.dumps({"images": pictures, "dataset": "coco"}))
     found = list_pairs(tmp_path / "dataset_coco.json")
     assert (found.texts, found.splits) == (["one", "two words"], ["val", "val"])
     assert found.pictures == [str(tmp_path / "val" / "7.jpg")]
+    turns = [{"from": "human", "value": "<image>\nDescribe it."}, {"from": "gpt", "value": "a dog"}]
+    (tmp_path / "l.json").write_text(json.dumps([{"id": 3, "image": "a.jpg", "conversations": turns}]))
+    found = list_pairs(tmp_path / "l.json")
+    assert (found.ids, found.texts) == (["3"], ["a dog"])
 
 
 @pytest.mark.parametrize("header", ["filepath\ttitle", "url\talt_text", "img\tprompt", "path\tlabel"])
