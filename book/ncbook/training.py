@@ -25,7 +25,7 @@ from nclib.noise import Mismatch
 from nclib.runs import experiment_of, resolve
 from nclib.runs.noisy_pairs import NoisyPairs
 from nclib.runs.pair_trainer import PairTrainer
-from nclib.runs.record import RECALLS, Record
+from nclib.runs.record import Record
 
 METRICS = {"pairs": ("rsum", "rSum", 1), "labels": ("map_avg", "mAP", 3)}  # of a task: key, name, decimals
 RULES = {  # of parameters that notebooks with a run beside others have on top of those of the run
@@ -208,29 +208,13 @@ def recall_bars(compared: Mapping[str, Record]) -> Figure:
     Of an ensemble, one network alone comes first.
     """
     first, record = next(iter(compared.items()))
-    alone = {first + ONE: record.metrics["single"]} if "single" in record.metrics else {}
-    return plots.recall_bars({**alone, **{k: r for k, r in compared.items() if not tested_early(r)}})
-
-
-def recall_table(compared: Mapping[str, Record], run: Finished) -> Styler:
-    """Show recalls, selected epoch and cost of the compared runs; the caption describes ``run``."""
-    ensemble = any("single" in r.metrics for r in compared.values())
-    rows: dict[str, dict[str, Any]] = {}
-    for name, r in compared.items():
-        test = r.metrics["test"]
-        rows[name] = {"rSum": test["rsum"]}
-        if ensemble:
-            rows[name]["rSum, one network"] = r.metrics.get("single", test)["rsum"]
-        rows[name] |= {k: test[k] for k in RECALLS}
-        best = f"{r.best_epoch} of {len(r.curves)}{f' {WARMUP}' if tested_early(r) else ''}"
-        rows[name] |= {"best epoch": best, "seconds": r.cost["seconds"]}
-    record, s = run.record, run.record.settings
-    caption = (
-        f"Measured: {record.data['name']}, preset {s['preset']}, model {s['model']}, seed {s['seed']}, "
-        f"{'' if ensemble else 'one model, '}best epoch on {record.data['val_images']} validation pictures, "
-        f"{record.data['test_images']} test pictures. Noise: {run.trainer.pairs.noise.describe()}"
-    )
-    return show(pd.DataFrame(rows), "recalls", caption, digits=1)
+    late: dict[str, Any] = {name: run for name, run in compared.items() if not tested_early(run)}
+    alone = {first + ONE: record.metrics["single"]} if first in late and "single" in record.metrics else {}
+    if not late:
+        figure = Figure(figsize=(5, 0.6))
+        figure.text(0, 0.4, "No bar: every run was tested in its warm-up.")
+        return figure
+    return plots.recall_bars(alone | late)
 
 
 def tested_early(record: Record) -> bool:

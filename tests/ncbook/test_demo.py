@@ -13,7 +13,7 @@ import pytest
 import torch
 from ncbook import demo
 from ncbook.demo import Keep, is_stored, kept_arrays, opened, store, stored_runs, trained
-from ncbook.training import finished, recall_table
+from ncbook.training import finished, recall_bars
 
 import nclib
 
@@ -61,14 +61,13 @@ def test_a_stored_run_is_the_run(made: tuple[nclib.Record, Path], stored: nclib.
     assert run.last.keys() == {"loss", "p_clean"}
 
 
-def test_a_run_tested_in_its_warm_up_is_marked_beside_others(made: tuple[nclib.Record, Path]) -> None:
+def test_a_run_tested_in_its_warm_up_has_no_bar(made: tuple[nclib.Record, Path]) -> None:
     record, _ = made
     assert record.settings["warmup_epochs"] == 1
-    for best, mark in ((1, " †"), (2, "")):
-        early = dataclasses.replace(record, best_epoch=best)
-        table = recall_table({"ncr": early}, finished(record))
-        assert table.data.loc["best epoch", "ncr"] == f"{best} of 3{mark}"
-        assert ("tested at an epoch of its warm-up" in table.caption) == bool(mark)
+    runs = {name: dataclasses.replace(record, best_epoch=best) for name, best in (("a", 1), ("b", 2))}
+    (axis,) = recall_bars(runs).axes
+    assert [text.get_text() for text in axis.get_legend().get_texts()] == ["b"]
+    assert not recall_bars({"a": runs["a"]}).axes
 
 
 def test_a_stored_run_whose_numbers_moved_or_whose_data_are_others_does_not_answer(
