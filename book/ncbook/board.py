@@ -137,6 +137,9 @@ def data_name(dataset: str) -> str:
 
 def noise_name(protocol: str) -> str:
     """Return what is exchanged or wrong under a protocol."""
-    return {"images": "images exchanged", "captions": "captions exchanged"}.get(
-        protocol, f"labels, {protocol}"
-    )
+    words = {
+        "images": "images exchanged",
+        "captions": "captions exchanged",
+        "near": "similar images exchanged",
+    }
+    return words.get(protocol, f"labels, {protocol}")

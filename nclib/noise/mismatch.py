@@ -7,14 +7,18 @@ Two protocols of the field are both called "20 % noise"; their results must neve
 - ``captions``: a share of the single *captions* change places, so that nearly every image keeps a right
   caption (NCR, BiCro, MSCN).
 
-Both can leave a chosen pair as it was, since a random permutation has fixed points. The third protocol,
-``pairs``, has none: exactly the chosen share of the pairs is wrong.
+Both can leave a chosen pair as it was, since a random permutation has fixed points. Two more have none, so
+that exactly the chosen share is wrong:
+
+- ``pairs``: single captions, as ``captions``.
+- ``near``: images, as ``images``, but each changes places with one of those that look like it: wrong captions
+  are half right, as mistakes within a class or a series are.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -29,6 +33,7 @@ from nclib.common.options import Rule, check
 from nclib.noise.checks import Index, Seed, generator, share, vector
 from nclib.noise.published import PUBLISHED
 
+NEAR = 8  # images that look alike and change places under ``near``
 _SWAPS = 24  # rounds of random exchanges; about log2 of the number of pairs mixes them
 
 
@@ -75,15 +80,57 @@ def _exchange(rows: Index, images: Index, rng: np.random.Generator) -> Index:
     return drawn
 
 
-PROTOCOLS: dict[str, Callable[[Index, float, np.random.Generator], Index]] = {
+def _near(image_of: Index, rate: float, rng: np.random.Generator, *, features: Any) -> Index:
+    images, position = np.unique(image_of, return_inverse=True)
+    x = np.asarray(features)
+    if x.ndim != 2 or len(x) <= images[-1]:
+        raise ValueError(
+            f"features must have a row of numbers for each of {images[-1] + 1} images, got shape {x.shape}"
+        )
+    chosen = rng.choice(images.size, share(rate, images.size), replace=False)
+    x = x[images[chosen]].astype(np.float64)
+    x /= np.linalg.norm(x, axis=1, keepdims=True).clip(1e-12)
+    moved = images.copy()
+    for group in _alike(x, rng):
+        order = rng.permutation(chosen[group])
+        moved[order] = images[np.roll(order, 1)]
+    return moved[position]
+
+
+def _alike(x: NDArray[np.float64], rng: np.random.Generator) -> Iterator[Index]:
+    """Divide unit vectors into groups of eight: a random one of those left, and the nearest seven of them.
+
+    The last group has up to fifteen; a single vector forms none. Cosines are rounded, so that every machine
+    finds the same groups.
+    """
+    free = np.ones(len(x), dtype=bool)
+    left = len(x)
+    for first in rng.permutation(len(x)):
+        if left < 2 * NEAR:
+            break
+        if free[first]:
+            cosine = np.where(free, (x @ x[first]).round(6), -np.inf)
+            cosine[first] = np.inf
+            group = np.argsort(-cosine, kind="stable")[:NEAR]
+            yield group
+            free[group] = False
+            left -= NEAR
+    if left > 1:
+        yield np.flatnonzero(free)
+
+
+PROTOCOLS: dict[str, Callable[..., Index]] = {
     "images": _images,
     "captions": _captions,
     "pairs": partial(_captions, all_wrong=True),
+    "near": _near,
 }
 """Protocol name to the function that draws it."""
 
 
-def mismatch(image_of: Any, rate: float, *, seed: Seed, protocol: str = "images") -> Index:
+def mismatch(
+    image_of: Any, rate: float, *, seed: Seed, protocol: str = "images", features: Any = None
+) -> Index:
     """Draw mismatched pairs.
 
     Parameters
@@ -91,16 +138,20 @@ def mismatch(image_of: Any, rate: float, *, seed: Seed, protocol: str = "images"
     image_of : array of int, (n_captions,)
         Image row that each caption truly describes.
     rate : float in [0, 1]
-        Share of the images (``protocol="images"``) or of the captions (else) that is chosen; the count is
-        ``floor(rate * n)`` exactly.
+        Share of the images (protocols ``images`` and ``near``) or of the captions (else) that is chosen; the
+        count is ``floor(rate * n)`` exactly.
     seed : int >= 0, or a sequence of them
         Seed of this draw; nothing else is random.
-    protocol : {"images", "captions", "pairs"}
+    protocol : {"images", "captions", "pairs", "near"}
         ``images``: the chosen images change places among themselves, all captions of an image move together.
         ``captions``: the chosen captions exchange their images. Both are uniform random permutations, so a
         few chosen stay as they were. ``pairs``: the chosen captions exchange their images such that every
         one of them gets a different image (if one image has more than half of the chosen captions, which
-        happens in tiny sets only, wrong images are drawn uniformly from all others instead).
+        happens in tiny sets only, wrong images are drawn uniformly from all others instead). ``near``: the
+        chosen images are divided into groups of eight that look alike, and change places within their group
+        in one random cycle, so that each of them gets a different image.
+    features : array of float, (n_images, F), optional
+        Vector of every image, compared by cosine. For ``near``, which needs it.
 
     Returns
     -------
@@ -118,7 +169,7 @@ def mismatch(image_of: Any, rate: float, *, seed: Seed, protocol: str = "images"
     >>> mismatch([0, 0, 1, 1, 2, 2, 3, 3], 0.5, seed=0)
     array([0, 0, 1, 1, 3, 3, 2, 2])
     """
-    return Mismatch.draw(image_of, rate, seed=seed, protocol=protocol).image_of
+    return Mismatch.draw(image_of, rate, seed=seed, protocol=protocol, features=features).image_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,7 +179,7 @@ class Mismatch:
     Parameters
     ----------
     protocol : str
-        ``images``, ``captions`` or ``pairs``; of a file, ``images`` if the captions of every image stayed
+        A key of :data:`PROTOCOLS`; of a file, ``images`` if the captions of every image stayed
         together and ``captions`` otherwise.
     rate : float or None
         Nominal rate; None for a file of unknown rate.
@@ -171,7 +222,9 @@ class Mismatch:
         return self.image_of.size
 
     @classmethod
-    def draw(cls, image_of: Any, rate: float, *, seed: Seed, protocol: str = "images") -> Self:
+    def draw(
+        cls, image_of: Any, rate: float, *, seed: Seed, protocol: str = "images", features: Any = None
+    ) -> Self:
         """Draw mismatched pairs; parameters and errors as :func:`mismatch`.
 
         Examples
@@ -183,7 +236,13 @@ class Mismatch:
         """
         check({"protocol": Rule(str, choices=tuple(PROTOCOLS))}, protocol=protocol)
         true = vector(image_of, "image_of", "iu", low=0)
-        noisy = PROTOCOLS[protocol](true, rate, generator(seed))
+        if (protocol == "near") != (features is not None):
+            raise ValueError(
+                "features, a vector of every image, are for the protocol 'near' and needed there; "
+                f"protocol is {protocol!r}, and features are {'not ' if features is None else ''}given"
+            )
+        about = {} if features is None else {"features": features}
+        noisy = PROTOCOLS[protocol](true, rate, generator(seed), **about)
         return cls(protocol, float(rate), seed, noisy, noisy == true, f"drawn with seed {seed}")
 
     @classmethod

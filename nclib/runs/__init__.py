@@ -105,7 +105,7 @@ def run(
         Labels: the share of training labels that are redrawn; 0.4 for the benchmarks, 0 for all other data.
         Pairs: another name of ``mrate``.
     protocol : str, optional
-        Kind of noise. Pairs: ``images``, ``captions`` or ``pairs``. Labels: ``symmetric``,
+        Kind of noise. Pairs: ``images``, ``captions``, ``pairs`` or ``near``. Labels: ``symmetric``,
         ``symmetric_exclusive`` or ``asymmetric``.
     scope : {"modality", "pair"}, optional
         Noise for images and texts apart, or one draw per pair. Labels only.

@@ -16,7 +16,7 @@ from typing_extensions import TypedDict
 from nclib.common.options import option
 from nclib.common.precision import PRECISIONS
 from nclib.models.compiled import MODES
-from nclib.noise import LABEL_PROTOCOLS, LABEL_SCOPES
+from nclib.noise import LABEL_PROTOCOLS, LABEL_SCOPES, PROTOCOLS
 from nclib.runs.identity import UNSAID
 from nclib.runs.optimizers import OPTIMIZERS
 from nclib.runs.presets import PRESETS
@@ -54,7 +54,7 @@ class PairOptions(RunOptions):
     mrate: float | None = option(
         0.0, low=0, high=1, help="mismatch rate: share of training pairs made wrong; noise_rate is a synonym"
     )
-    protocol: str = option("images", choices=("images", "captions", "pairs"), help="what is shuffled")
+    protocol: str = option("images", choices=tuple(PROTOCOLS), help="what is shuffled")
     networks: int = option(
         1, low=1, high=100, help="networks trained apart on the same noise, whose mean similarity is tested"
     )

@@ -159,7 +159,8 @@ class PairExperiment(Experiment[PairTrainer, Dataset, Mismatch]):
             noise = Mismatch.from_file(run.noise_file, own, captions_per_image=d)
         else:
             assert run.mrate is not None
-            noise = Mismatch.draw(own, run.mrate, seed=run.drawn_with, protocol=run.protocol)
+            seen = dataset.train.mean_regions() if run.protocol == "near" else None
+            noise = Mismatch.draw(own, run.mrate, seed=run.drawn_with, protocol=run.protocol, features=seen)
         for split in (dataset.val, dataset.test):  # those of training are checked as they are read
             split.check_finite()
         method = self.methods[self.method].factory(settings.method_options)

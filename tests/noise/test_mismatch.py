@@ -49,6 +49,55 @@ def test_a_dominant_image_still_gets_wrong_partners():
     assert m.image_of.tolist() == [2, 1, 2, 1, 2, 2, 1, 2, 2, 1]
 
 
+@given(
+    n=st.integers(2, 60), p=st.integers(1, 3), thousandths=st.integers(0, 1000), seed=st.integers(0, 2**32)
+)
+def test_near_images_move_whole_and_each_within_its_group(n, p, thousandths, seed):
+    true, features = np.repeat(np.arange(n), p), np.random.default_rng(seed).normal(size=(n, 5))
+    near = Mismatch.draw(true, thousandths / 1000, seed=seed, protocol="near", features=features)
+    groups = near.image_of.reshape(n, p)
+    assert (groups == groups[:, :1]).all()
+    assert sorted(groups[:, 0]) == list(range(n))
+    chosen = thousandths * n // 1000
+    assert near.moved == (chosen if chosen > 1 else 0) * p
+    cycles = [_cycle(groups[:, 0], image) for image in range(n)]
+    assert {len(c) for c in cycles} <= {1, *range(2, 16)}
+
+
+def _cycle(partner, image):
+    """Return the images that are reached from one image by following the exchanges."""
+    cycle, at = [image], partner[image]
+    while at != image:
+        cycle.append(at)
+        at = partner[at]
+    return cycle
+
+
+def test_near_images_look_alike():
+    rng = np.random.default_rng(0)
+    look = np.repeat(rng.normal(size=(25, 6)), 8, axis=0) + 1e-3 * rng.normal(size=(200, 6))  # 25 looks of 8
+    near = Mismatch.draw(np.arange(200), 1.0, seed=0, protocol="near", features=10 * look)
+    assert near.moved == 200
+    assert (near.image_of // 8 == np.arange(200) // 8).all()
+    again = Mismatch.draw(np.arange(200), 1.0, seed=1, protocol="near", features=look)
+    assert (again.image_of // 8 == np.arange(200) // 8).all()
+    assert (again.image_of != near.image_of).any()
+
+
+@pytest.mark.parametrize(
+    ("given", "fault"),
+    [
+        ({"protocol": "near"}, "not given"),
+        ({"protocol": "images", "features": np.ones((N_IMAGES, 2))}, "'images'"),
+        ({"protocol": "near", "features": np.ones((N_IMAGES - 1, 2))}, r"40.*\(39, 2\)"),
+        ({"protocol": "near", "features": np.ones(N_IMAGES)}, r"\(40,\)"),
+    ],
+)
+def test_features_are_for_near_alone(given, fault):
+    with pytest.raises(ValueError, match=f"features.*{fault}"):
+        Mismatch.draw(TRUE, 0.5, seed=0, **given)
+
+
 # ---------------------------------------------------------------------------------------------- index files
 
 

@@ -222,6 +222,16 @@ def test_noisy_pairs_load_the_image_that_the_noise_gave():
     assert np.array_equal(known, split.relevance(noise.image_of, np.arange(len(pairs))))
 
 
+def test_near_noise_exchanges_images_whose_mean_regions_are_alike(tmp_path):
+    given = {"dataset": "planted", "data_options": {"n_train": 40}, "mrate": 0.5, "seed": 4}
+    record = nclib.run("linear", **given, protocol="near", out=tmp_path)
+    train = data.load("planted", n_train=40).train
+    seen = np.stack([train.features([row]).numpy()[0].mean(0) for row in range(40)])
+    drawn = Mismatch.draw(train.image_of, 0.5, seed=4, protocol="near", features=seen)
+    assert (record.noise["checksum"], record.noise["true_rate"]) == (drawn.checksum, 0.5)
+    assert "-m0.5-near-s4" in record.name
+
+
 def test_quick_runs_take_one_thread_and_restore_the_number(monkeypatch, tmp_path):
     seen = []
     monkeypatch.setattr("nclib.runs.Experiment.finish", lambda *_: seen.append(torch.get_num_threads()))
