@@ -28,6 +28,7 @@ KEYS = ("method", "model", "dataset", "preset", "mrate", "protocol", "networks",
 BUNDLED = {"emoji", "planted", "emoji_category", "planted_category"}
 RECALLS = (*OF_SUM, "rsum")
 FIRST = ("cost_matched", "auc_split", "auc_infonce", "auc_cost")  # of the first training epoch of L2RM
+SIGNALS = ("auc", "auc_consistency", "auc_cost", "auc_uncertainty", "rc_auc", "precision_first", "ece")
 WAYS = {way: [f"{way}_r{k}" for k in (1, 5, 10)] for way in ("i2t", "t2i")}
 DIGITS = 8  # of a checksum, in text
 SHOWN_DIGESTS = 3
@@ -40,8 +41,9 @@ class Runs:
 
     Columns as in :func:`nclib.table`; ``variant`` tells runs with code of the user's apart as well. Besides
     ``i2t_sum`` and ``t2i_sum``, sums of three recalls; ``first.*``, what L2RM measured in its first training
-    epoch; and the validation rSum ``before_noisy`` and ``after_noisy``, of the epochs before and in which the
-    loss on noisy pairs begins.
+    epoch; ``tested.*``, what a method's signals told of wrong pairs in the tested epoch, or in the first
+    training epoch where that is one of warm-up; and the validation rSum ``before_noisy`` and ``after_noisy``,
+    of the epochs before and in which the loss on noisy pairs begins.
     """
 
     retrieval: pd.DataFrame
@@ -223,9 +225,11 @@ def _derived(one: StoredRun) -> dict[str, float]:
         return {}
     test = one.content["metrics"]["test"]
     sums = {f"{way}_sum": sum(test[k] for k in keys) for way, keys in WAYS.items() if set(keys) <= set(test)}
-    curves = one.curves(*dict.fromkeys((*CURVES, "loss_noisy", *FIRST)))
+    curves = one.curves(*dict.fromkeys((*CURVES, "loss_noisy", *FIRST, *SIGNALS)))
     fallen = {"collapsed": 1} if collapse(curves) else {}  # records of earlier versions do not say it
-    return {**sums, **fallen, **_around_noisy(curves), **_first_epoch(curves)}
+    told = next((row for row in curves[one.content["best_epoch"] - 1 :] if "auc" in row), {})
+    tested = {f"tested.{name}": told[name] for name in SIGNALS if name in told}
+    return {**sums, **fallen, **_around_noisy(curves), **_first_epoch(curves), **tested}
 
 
 def _around_noisy(curves: Sequence[Mapping[str, Any]]) -> dict[str, float]:

@@ -260,3 +260,13 @@ def test_a_collapsed_run_has_a_mark_also_where_its_record_does_not_say_it(tmp_pa
     both = paired(table, table.assign(rsum=table["rsum"] - 1))
     assert both.marks == ("§",)
     assert explained(both.marks).startswith("§ a run collapsed: ")
+
+
+@pytest.mark.parametrize(("best", "told"), [(1, 0.7), (2, 0.7), (3, 0.9)])
+def test_signals_are_those_of_the_tested_epoch_or_of_the_first_after_warmup(tmp_path, best, told):
+    warm, *training = ({"epoch": k, "phase": "training", "val_rsum": 1.0} for k in (1, 2, 3))
+    curves = [warm | {"phase": "warm-up"}] + [
+        row | {"auc": 0.5 + 0.2 * k} for k, row in enumerate(training, 1)
+    ]
+    save(tmp_path, "ncr", 100.0, best=best, curves=curves, dataset="planted", mrate=0.4)
+    assert ncbook.load_runs(tmp_path).retrieval["tested.auc"].tolist() == [pytest.approx(told)]

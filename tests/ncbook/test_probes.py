@@ -130,6 +130,26 @@ def test_averages_of_the_closed_form_and_networks(probe, tmp_path):
     assert probe("linear_average").standardised(S).std() == 1
 
 
+def test_networks_begin_at_the_closed_form_and_see_the_kept_pairs_alone(probe, tmp_path):
+    """The towers rank as ``linear`` does, and pair i of the kept ones is pair ``rows[i]`` of all."""
+    how = {"dataset": "planted", "mrate": 0.4, "model": "bow", "out": str(tmp_path), "epochs": 1}
+    how["data_options"] = {"n_train": 140, "n_val": 20, "n_test": 20}
+    settings = nclib.resolve("plain", loss="gce", model_options={"embed_dim": 32, "word_dim": 48}, **how)
+    begun = probe("linear_start").Begun("plain", "kept", "linear")
+    loaded = begun.load(settings, tmp_path / "run", torch.device("cpu"))
+    pairs, rows = loaded.trainer.pairs, loaded.trainer.pairs.rows
+    noise = Mismatch.draw(pairs.split.image_of, 0.4, seed=0)
+    assert len(pairs) == loaded.trainer.n_pairs == len(rows) < len(noise)
+    assert begun.found["right"] == noise.matched[rows].mean() > 0.6
+    batch = pairs.batch(torch.tensor([5, 2]), torch.device("cpu"))
+    assert batch.captions.ids[0, :3].tolist() == pairs.split.captions.ids(int(rows[5]))[:3].tolist()
+    torch.testing.assert_close(batch.images[1], pairs.split.features([noise.image_of[rows[2]]])[0])
+    linear = nclib.run(
+        "linear", **{k: how[k] for k in ("dataset", "mrate", "data_options", "out")}, progress=False
+    )
+    assert begun.found["val.start"] == pytest.approx(linear.metrics["val"]["rsum"], abs=40)
+
+
 @pytest.fixture(scope="module")
 def rematching(probe):
     return probe("rematching")
