@@ -19,7 +19,7 @@ CEILINGS = {  # lines of code, without docstrings, comments and blank lines
     ("nclib",): 23_330,
     ("tests",): 20_900,
     ("book/ncbook",): 4_240,
-    ("book/baselines",): 3_570,
+    ("book/baselines",): 3_770,
     ("book/_ext", "book/bench", "book/probes"): 5_970,
     ("book/teaching",): 330,
     ("tools",): 1_210,

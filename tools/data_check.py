@@ -20,12 +20,13 @@ from nclib.common.npy import read_npy
 from nclib.data import category_features, load, tokeniser
 from nclib.data import feature_files as files
 from nclib.data.dataset import Captions
-from nclib.data.feature_files import HALF, LAYOUTS, PER_CAPTION, PIXELS, FileLayout, Part, Reading
+from nclib.data.feature_files import HALF, LAYOUTS, PER_CAPTION, FileLayout, Part, Reading
 from nclib.data.rows import RowFile
 from nclib.data.vocabulary import Vocabulary
 from nclib.noise import PUBLISHED, Mismatch
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "book"))  # where ncbook is not installed
+from baselines.prepared import PIXELS, boxes_file, pixel_layout, read_boxes, without_boxes
 from baselines.weights import PLACE, WEIGHTS, problem
 
 GOOD, MISSING, WRONG, OTHER = "ok", "missing", "wrong", "other size"
@@ -40,7 +41,7 @@ TO_DO = {
 ROWS = 256  # feature rows read at a time, or in all without --full
 CAPTIONS = 1000  # captions that are looked up in the vocabulary
 PAIRS = dict(LAYOUTS)
-PAIRS |= {f"{name}_{form}": files.pixel_layout(name, form) for name in ("f30k", "coco") for form in PIXELS}
+PAIRS |= {f"{name}_{form}": pixel_layout(name, form) for name in ("f30k", "coco") for form in PIXELS}
 
 
 @dataclass(frozen=True)
@@ -114,10 +115,10 @@ def check(
     place = Path(root).expanduser()
     if not place.exists():
         raise ValueError(f"root={str(root)!r}: there is no such folder")
-    return CHECKS[name](name, place, full, Reading(half=half, boxes=boxes))
+    return CHECKS[name](name, place, full, Reading(half=half), boxes)
 
 
-def _pairs(name: str, root: Path, full: bool, reading: Reading) -> Report:
+def _pairs(name: str, root: Path, full: bool, reading: Reading, boxes: bool) -> Report:
     """Check region features and captions of three splits, and the vocabulary."""
     layout = PAIRS[name]
     splits = tuple(layout.images)
@@ -128,12 +129,13 @@ def _pairs(name: str, root: Path, full: bool, reading: Reading) -> Report:
         text = "nclib data prepare writes it last" if layout.number is np.float32 else layout.source
         return Report(name, folder, (Line(MISSING, layout.marker, text),))
     missing = [text.split(" ")[0] for text in files.missing_files(layout, folder, splits, reading)]
+    missing += without_boxes(folder, splits) if boxes else []
     lines: list[Line] = []
     parts: dict[str, Part] = {}
     for split in splits:
         absent = [file for file in missing if file.startswith(f"{split}_")]
         lines += [Line(MISSING, file, _wanted(layout, split, file)) for file in absent]
-        if not set(absent) - {files.boxes_file(split)}:
+        if not set(absent) - {boxes_file(split)}:
             parts[split] = files.read_split(layout, folder, split, Reading(half=reading.half))
     first = next((part for part in parts.values() if part.features is not None), None)
     for part in parts.values():
@@ -150,7 +152,7 @@ def _pairs(name: str, root: Path, full: bool, reading: Reading) -> Report:
 
 def _wanted(layout: FileLayout, split: str, file: str) -> str:
     n, each = layout.images[split], layout.captions_per_image
-    if file == files.boxes_file(split):
+    if file == boxes_file(split):
         return f"float32 (a row for each row of features, {layout.row[0] if layout.row else 'regions'}, 4)"
     if file.endswith(".npy"):
         kind = "float16" if file.endswith(HALF) else np.dtype(layout.number).name
@@ -209,12 +211,12 @@ def _copy_lines(part: Part, full: bool) -> Iterator[Line]:
 
 def _box_lines(layout: FileLayout, part: Part) -> Iterator[Line]:
     """Check the boxes of the regions."""
-    path = part.path.parent / files.boxes_file(part.split)
+    path = part.path.parent / boxes_file(part.split)
     if part.features is None or not path.is_file():
         return
     rows = len(part.features) * (layout.captions_per_image if part.layout == PER_CAPTION else 1)
     try:
-        files.read_boxes(path, (rows, part.features.shape[1]))
+        read_boxes(path, (rows, part.features.shape[1]))
         yield Line(GOOD, path.name, f"boxes of {rows:,} rows of features")
     except ValueError as error:
         yield Line(WRONG, path.name, str(error))
@@ -254,7 +256,7 @@ def _vocabulary(layout: FileLayout, folder: Path, texts: Sequence[str]) -> Line:
     return Line(GOOD if same else OTHER, file, text)
 
 
-def _category(name: str, root: Path, full: bool, reading: Reading) -> Report:
+def _category(name: str, root: Path, full: bool, *_: object) -> Report:
     """Check feature files of category retrieval, which are small enough to be read whole."""
     known = category_features.SETS[name]
     sizes = " / ".join(f"{n:,}" for n in known.sizes)
@@ -271,7 +273,7 @@ def _category(name: str, root: Path, full: bool, reading: Reading) -> Report:
     return Report(name, root, (Line(GOOD if found == sizes else OTHER, str(data.details["file"]), text),))
 
 
-CHECKS: dict[str, Callable[[str, Path, bool, Reading], Report]] = {
+CHECKS: dict[str, Callable[[str, Path, bool, Reading, bool], Report]] = {
     **dict.fromkeys(PAIRS, _pairs),
     **dict.fromkeys(category_features.SETS, _category),
 }
@@ -305,10 +307,8 @@ def check_more(root: str | Path) -> list[Line]:
         lines.append(Line(state, file, said.removeprefix(f"{MISSING}: ") or known.publisher))
     for layout in (LAYOUTS["f30k"], LAYOUTS["coco"]) if Path(root).expanduser().is_dir() else ():
         folder = files.find_folder(layout, Path(root).expanduser(), tuple(layout.images))
-        without = [s for s in layout.images if not (folder / files.boxes_file(s)).is_file()]
-        if without:
-            file = f"{layout.stem}/{files.boxes_file('*')}"
-            lines.append(Line(MISSING, file, f"boxes of the regions of {', '.join(without)}, for TERAN"))
+        for file in without_boxes(folder, layout.images):
+            lines.append(Line(MISSING, f"{layout.stem}/{file}", "boxes of the regions, for TERAN"))
     forms = [layout for layout in PAIRS.values() if layout.number is not np.float32]
     absent = [layout for layout in forms if not (Path(root).expanduser() / layout.stem).is_dir()]
     return lines + [Line(MISSING, layout.stem, layout.source) for layout in absent]

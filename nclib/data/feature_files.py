@@ -5,8 +5,6 @@ and ``{split}_caps.txt`` with one caption per line (``{split}_caps.tsv`` for CC1
 A feature file has **either one row per image or one row per caption**, and the public files mix both: the
 training file of Flickr30K has a row per image, its validation file a row per caption. The counts of every
 split tell its layout; a split holds every image once.
-
-``{split}_boxes.npy``, read when asked for, has the boxes of the regions, a row for each row of features.
 """
 
 from __future__ import annotations
@@ -15,14 +13,13 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from nclib.common.checks import check_array, check_choice
-from nclib.common.npy import read_npy
 from nclib.data import tokeniser
 from nclib.data.rows import RowFile
 from nclib.data.vocabulary import Vocabulary
@@ -84,34 +81,13 @@ LAYOUTS = {
 }
 
 
-PIXELS = {"square224": 224, "square512": 512, "crop224": 224}
-"""Forms of prepared pictures and their sides: scaled to a square, or scaled at the shorter side and cut."""
-
-
-def pixel_layout(name: str, pixels: str) -> FileLayout:
-    """Return the layout of the prepared pictures of ``f30k`` or ``coco`` in a form of :data:`PIXELS`."""
-    check_choice("pixels", pixels, tuple(PIXELS))
-    layout, side = LAYOUTS[name], PIXELS[pixels]
-    return replace(
-        layout,
-        title=f"pictures of {layout.title}",
-        stem=f"{name}_{pixels}",
-        images={**layout.images, **({"dev": 5000} if name == "coco" else {})},
-        words=None,
-        row=(side, 3 * side),
-        marker=MANIFEST,
-        source=f"Make them with: python book/baselines/omit/picture_rows.py {name} --pixels {pixels}",
-        number=np.uint8,
-    )
-
-
 @dataclass(frozen=True)
 class Reading:
     """How the files of a layout are read: the options that the data sets of region features share.
 
     Parameters
     ----------
-    dev_protocol, vocabulary, build_vocabulary, half, pieces, pixels, boxes
+    dev_protocol, vocabulary, build_vocabulary, half, pieces
         As for :func:`nclib.data.region_features.f30k`.
     test_split : str
         As for :func:`nclib.data.region_features.coco`.
@@ -129,17 +105,11 @@ class Reading:
     build_vocabulary: bool = False
     half: bool = False
     pieces: PathLike | None = None
-    pixels: str = ""
-    boxes: bool = False
     test_split: str = "test"
     max_words: int | None = None
 
     def __post_init__(self) -> None:
         check_choice("dev_protocol", self.dev_protocol, DEV_PROTOCOLS)
-        if self.pixels and self.half:
-            raise ValueError("half=True is for features; prepared pictures have one form")
-        if self.pixels and self.boxes:
-            raise ValueError("boxes=True is for region features; prepared pictures have no regions")
         if self.pieces is not None and (self.vocabulary is not None or self.build_vocabulary):
             raise ValueError("pieces cuts captions by a tokeniser: give no vocabulary, and do not build one")
 
@@ -159,7 +129,6 @@ class Part:
     texts: list[str] = field(default_factory=list)  # all captions
     layout: str = ""  # PER_IMAGE or PER_CAPTION; empty when unknown
     problems: list[tuple[str, str]] = field(default_factory=list)  # file, message
-    boxes: np.ndarray | None = None  # (images, regions, 4); None when they were not asked for, or are wrong
 
     @contextmanager
     def noting(self, file: str) -> Iterator[None]:
@@ -215,11 +184,6 @@ def features_file(folder: Path, split: str, half: bool = False) -> Path | None:
     return next((folder / name for name in names if (folder / name).is_file()), None)
 
 
-def boxes_file(split: str) -> str:
-    """Return the name of the file with the boxes of a split."""
-    return f"{split}_boxes.npy"
-
-
 def missing_files(layout: FileLayout, folder: Path, splits: Iterable[str], reading: Reading) -> list[str]:
     """List the names of the missing files of some splits, with a hint behind a name where one helps."""
     missing = []
@@ -232,8 +196,6 @@ def missing_files(layout: FileLayout, folder: Path, splits: Iterable[str], readi
             missing.append(f"{split}_ims.npy")
         if not (folder / f"{split}_{layout.captions_file}").is_file():
             missing.append(f"{split}_{layout.captions_file}")
-        if reading.boxes and not (folder / boxes_file(split)).is_file():
-            missing.append(f"{boxes_file(split)} (boxes=True; float32, a row for each row of features)")
     return missing
 
 
@@ -266,34 +228,7 @@ def read_split(layout: FileLayout, folder: Path, split: str, reading: Reading) -
                 raise ValueError(f"has a row per caption, but the {each} rows of one image differ")
         if reading.half and (original := features_file(folder, split)):
             check_copy(array, original)
-    if reading.boxes:
-        with part.noting(boxes_file(split)):
-            boxes = read_boxes(folder / boxes_file(split), array.shape[:2])
-            part.boxes = boxes[::each] if part.layout == PER_CAPTION else boxes
     return part
-
-
-def read_boxes(path: Path, rows: tuple[int, ...]) -> np.ndarray:
-    """Read boxes x0, y0, x1, y1 in [0, 1], float32 (rows, regions, 4), for features of ``rows``.
-
-    The message of a ValueError completes a sentence that begins with the file's name.
-    """
-    try:
-        boxes = read_npy(path)
-    except ValueError as error:
-        raise ValueError(str(error).removeprefix(f"{path} ")) from None
-    check_array("", boxes, "float32", *rows, 4)
-    if not (boxes.min() >= 0 and boxes.max() <= 1):
-        raise ValueError(
-            f"must lie in [0, 1], got {boxes.min():g} to {boxes.max():g}; divide x by the width and y by the "
-            "height of each picture"
-        )
-    turned = (boxes[..., 2:] < boxes[..., :2]).any((1, 2))
-    if turned.any():
-        raise ValueError(
-            f"must hold x0, y0, x1, y1 of each box, but in row {turned.argmax()} x1 < x0 or y1 < y0"
-        )
-    return boxes
 
 
 def read_named_captions(path: Path) -> list[tuple[str, str]]:

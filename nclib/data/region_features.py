@@ -43,8 +43,6 @@ def f30k(
     build_vocabulary: bool = False,
     half: bool = False,
     pieces: PathLike | None = None,
-    pixels: str = "",
-    boxes: bool = False,
 ) -> Dataset:
     """Load Flickr30K from precomputed region features (29,000 / 1,000 / 1,000 images, 5 captions each).
 
@@ -68,13 +66,6 @@ def f30k(
     pieces : path, optional
         Folder of a BERT or CLIP model (or its name in the hub's cache), whose own tokeniser cuts the captions
         in place of the field's words; for models with that text encoder.
-    pixels : {"", "square224", "square512", "crop224"}
-        Pictures in place of features, each row of a picture as red, green and blue of its pixels in turn, as
-        ``book/baselines/omit/picture_rows.py`` leaves them in ``f30k_square224``: scaled to a square of this
-        side, or scaled at the shorter side and cut around the centre, as CLIP prepares pictures.
-    boxes : bool
-        Append five numbers to the features of each region: its box x0, y0, x1, y1 in [0, 1], read from
-        ``{split}_boxes.npy``, and the area of the box. The checksum of the data then covers the boxes.
 
     Returns
     -------
@@ -99,8 +90,6 @@ def coco(
     build_vocabulary: bool = False,
     half: bool = False,
     pieces: PathLike | None = None,
-    pixels: str = "",
-    boxes: bool = False,
 ) -> Dataset:
     """Load MS-COCO from precomputed region features (113,287 / 1,000 / 5,000 images, 5 captions each).
 
@@ -109,7 +98,7 @@ def coco(
     Parameters
     ----------
     test_split : {"testall", "test"}
-        All 5,000 test images, or the first 1,000; of pictures all.
+        All 5,000 test images, or the first 1,000.
     """
     check_choice("test_split", test_split, ("testall", "test"))
     return _load("coco", **locals())
@@ -190,8 +179,6 @@ def load_files(layout: FileLayout, root: PathLike, reading: Reading) -> Dataset:
     """Load the files of a layout; result and errors as for :func:`f30k`."""
     # 1. find folder, vocabulary and files, and list everything missing at once; 2. open the splits and list
     # every problem at once; 3. read or build the vocabulary; 4. cut the splits.
-    if reading.pixels:
-        layout = files.pixel_layout(layout.name, reading.pixels)
     folder = files.find_folder(layout, Path(root).expanduser(), reading.splits.values())
     vocabulary_file = files.find_vocabulary(layout, folder, reading.vocabulary)
     missing = files.missing_files(layout, folder, reading.splits.values(), reading)
@@ -237,7 +224,6 @@ def load_files(layout: FileLayout, root: PathLike, reading: Reading) -> Dataset:
     for role, split in splits.items():
         content += [f"{role} {split.images.shape}", content_digest(parts[role].path)]
         content += [split.captions.tokens, split.captions.offsets]
-        content += [] if split.boxes is None else ["boxes", split.boxes]
     return Dataset(
         layout.name,
         splits["train"],
@@ -335,8 +321,6 @@ def _split(layout: FileLayout, role: str, part: Part, words: Vocabulary, reading
         np.arange(n * each) // each,
         each,
         details=details,
-        boxes=None if part.boxes is None else part.boxes[:n],
-        boxes_in_features=part.boxes is not None,
     )
 
 

@@ -5,7 +5,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nclib.data import load
 from nclib.data.emoji import assets, compose, features, render
 
 PER_PIXEL = compose.UNIT
@@ -54,19 +53,3 @@ def test_features_are_exact_whatever_the_order_of_sums(painter, scenes):
     assert np.array_equal(got[..., :192].reshape(120, 192), expected)
     assert np.array_equal(features.features(crops[7:9], boxes[7:9]), got[7:9])
     assert np.allclose(got[..., 192:], boxes[..., [0, 1, 2, 2]] / (48 * PER_PIXEL) - 1)
-
-
-@pytest.mark.slow
-def test_pictures_as_rows_of_pixels():
-    few = {"size": "small", "n_train": 60, "n_val": 3, "n_test": 4}
-    plain, data = load("emoji", **few), load("emoji", features="pixels", **few)
-    assert (data.n_regions, data.feature_dim) == (compose.SIDE, 3 * compose.SIDE)
-    rows = [55, 3, 3]
-    wanted = np.stack([plain.train.picture(row) for row in rows]).reshape(3, compose.SIDE, -1)
-    found = data.train.features(rows).numpy()
-    assert found.dtype == np.float32
-    np.testing.assert_array_equal(found, wanted.astype(np.float32) / 255)
-    assert data.train.boxes is None
-    assert data.checksum != plain.checksum
-    np.testing.assert_array_equal(data.train.captions.tokens, plain.train.captions.tokens)
-    assert data.checksum == load("emoji", features="pixels", **few).checksum

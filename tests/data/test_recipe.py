@@ -14,7 +14,6 @@ ENOUGH = FEW | {"n_train": 600}
 #: ``generate.RECIPE``, so that the caches of users are made again, and say so in the changelog.
 PAIRS = {
     "emoji": ("emoji", {}, "e296e24ad3052299", "42fe6b313cf531a9"),
-    "pixels": ("emoji", {"features": "pixels", "seed": 1}, "1c0606d6a830d398", "6ec4759729b489c7"),
     "planted": ("planted", {}, "5b1cb3484f2fca6e", "e3b0c44298fc1c14"),
 }
 #: Checksum in records, which leaves out the features; sums of their absolute values.

@@ -75,41 +75,6 @@ def test_worker_processes_read_the_files_themselves(f30k):
         pickle.loads(packed)
 
 
-def write_boxes(folder, split, rows, seed=0):
-    """Boxes of rows of features, alike in the rows of one image where these are its captions."""
-    corners = np.random.default_rng(seed).random((len(set(rows)), REGIONS, 2, 2), np.float32)
-    boxes = np.sort(corners, 2).reshape(-1, REGIONS, 4)[rows]
-    np.save(folder / f"{split}_boxes.npy", boxes)
-    return boxes
-
-
-@pytest.fixture
-def boxed(f30k):
-    """The same package with boxes: those of each split, a row per image."""
-    rows = {"train": np.arange(12), "dev": np.arange(35) // 5, "test": np.arange(4)}
-    folder = f30k / "f30k_precomp"
-    boxes = [write_boxes(folder, split, of, seed=k) for k, (split, of) in enumerate(rows.items())]
-    return f30k, [boxes[0], boxes[1][::5], boxes[2]]
-
-
-def test_boxes_stand_behind_the_features_when_asked_for(boxed):
-    root, boxes = boxed
-    plain, data = load("f30k", root=root), load("f30k", root=root, boxes=True)
-    assert (plain.feature_dim, data.feature_dim) == (DIM, DIM + 5)
-    assert plain.train.boxes is None
-    for before, split, own in zip(plain.splits.values(), data.splits.values(), boxes, strict=True):
-        rows = [split.n_images - 1, 0, 0]
-        found = split.features(rows).numpy()
-        assert np.array_equal(found[..., :DIM], before.features(rows).numpy())
-        assert np.array_equal(found[..., DIM:-1], own[rows])
-        assert np.array_equal(split.boxes, own)
-        x0, y0, x1, y1 = np.moveaxis(own[rows], -1, 0)
-        assert np.allclose(found[..., -1], (x1 - x0) * (y1 - y0), atol=1e-7)
-    part = data.train.part(3, 7)
-    assert np.array_equal(part.features([1]).numpy(), data.train.features([4]).numpy())
-    assert part.feature_dim == DIM + 5
-
-
 def test_validation_protocols_differ_only_where_the_trap_is(f30k):
     folder = f30k / "f30k_precomp"
 

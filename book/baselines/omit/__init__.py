@@ -1,7 +1,8 @@
 """What only the first two tables of OMIT compare with (arXiv 2603.14349): nine models, and whole pictures.
 
 Importing this package registers HREM, SBE, NAAF, VSRN, TERAN, CHAN, PCME, PVSE and CLIP as models of nclib,
-and residual networks and CLIP's image tower as networks for pictures (the option ``image`` of other models):
+residual networks and CLIP's image tower as networks for pictures (the option ``image`` of other models), and
+the options of data by which pictures and boxes are read (:mod:`baselines.omit.data`):
 
     nclib run plain --import book/baselines/omit --model hrem
 
@@ -11,9 +12,19 @@ Grids name it with the key ``import``. The weights that are published are listed
 from collections.abc import Mapping
 from typing import Any
 
-from baselines.omit import chan, clip, hrem, naaf, pcme, pictures, pvse, sbe, teran, vsrn
-
-__all__ = ["chan", "clip", "hrem", "naaf", "needed", "pcme", "pictures", "pvse", "sbe", "teran", "vsrn"]
+from baselines.omit import (  # noqa: F401  (each registers itself)
+    chan,
+    clip,
+    data,
+    hrem,
+    naaf,
+    pcme,
+    pictures,
+    pvse,
+    sbe,
+    teran,
+    vsrn,
+)
 
 MODELS = ("chan", "clip", "hrem", "naaf", "pcme", "pvse", "sbe", "teran", "vsrn")
 """Names under which the models are registered."""

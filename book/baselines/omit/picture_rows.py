@@ -2,7 +2,7 @@
 
 The pictures lie in a folder, their captions and the usual splits in the JSON file of Karpathy and Fei-Fei
 (CVPR 2015), ``dataset_flickr30k.json`` or ``dataset_coco.json``. They are scaled to one size and written as
-bytes, in the layout that :func:`nclib.data.region_features.f30k` reads. A preparation that was stopped
+bytes, in the layout that the option ``pixels`` of the data reads. A preparation that was stopped
 continues when the same command is given again.
 """
 
@@ -17,9 +17,10 @@ from typing import Any
 
 import numpy as np
 
+from baselines.prepared import PIXELS, pixel_layout
 from nclib.common.files import digest
 from nclib.common.row_writer import ConvertError, RowSource, some, write_rows
-from nclib.data.feature_files import PIXELS, FileLayout, pixel_layout
+from nclib.data.feature_files import FileLayout
 from nclib.data.prepare import Selection, begin, finish, texts_of
 from nclib.readers import UnreadableError, open_picture
 from nclib.readers.captions_table import one_line

@@ -1,4 +1,4 @@
-"""The data set ``emoji``: generated pictures with five captions each, as fragments or as pixels."""
+"""The data set ``emoji``: generated pictures with five captions each, as fragments."""
 
 from __future__ import annotations
 
@@ -14,13 +14,11 @@ from nclib.common.checks import check_choice, check_count, check_counts
 from nclib.common.files import digest
 from nclib.data.cache import from_cache
 from nclib.data.dataset import Captions, Dataset, Split
-from nclib.data.emoji.assets import read_drawings
-from nclib.data.emoji.compose import MOST_REGIONS, SIDE, box_corners
+from nclib.data.emoji.compose import MOST_REGIONS, box_corners
 from nclib.data.emoji.features import FEATURE_DIM
-from nclib.data.emoji.generate import CHUNK, SPLITS, blocks, cache_key, picture, words
+from nclib.data.emoji.generate import SPLITS, blocks, cache_key, picture, words
 from nclib.data.emoji.grammar import CAPTIONS_PER_IMAGE, RELATIONS
 from nclib.data.emoji.relevance import Relevance
-from nclib.data.emoji.render import Painter
 from nclib.data.registry import register
 
 SIZES = {"small": 4000, "medium": 10000, "default": 16000}
@@ -32,7 +30,6 @@ def emoji(
     *,
     size: str = "default",
     regions: int = 12,
-    features: str = "regions",
     seed: int = 0,
     n_train: int | None = None,
     n_val: int = N_VAL,
@@ -52,9 +49,6 @@ def emoji(
         and test pictures are the same.
     regions : int
         Boxes per picture, 4 to 36; 12 is the usual choice, the papers use 36. Fewer boxes are a prefix.
-    features : {"regions", "pixels"}
-        What an image is: its boxes' numbers, or the picture itself as 96 rows of 288 numbers in [0, 1] (red,
-        green, blue of each pixel in turn) for models that read pixels, which ignore ``regions``.
     seed : int
         Another seed gives other scenes of the same concepts.
     n_train, n_val, n_test : int, optional
@@ -72,7 +66,6 @@ def emoji(
         When an option is out of range (nothing is generated then), or the cache folder cannot be written.
     """
     check_choice("size", size, tuple(SIZES))
-    check_choice("features", features, ("regions", "pixels"))
     options = {
         **check_counts(n_train=SIZES[size] if n_train is None else n_train, n_val=n_val, n_test=n_test),
         "regions": check_count("regions", regions, low=4, high=MOST_REGIONS),
@@ -80,11 +73,7 @@ def emoji(
     }
     build = functools.partial(_build, options=options)
     folder, facts = from_cache("emoji", cache_key(options), build)
-    if features == "regions":
-        return _open(folder, facts)
-    paint = functools.partial(_paint, scenes_of=folder)
-    painted, content = from_cache("emoji_pixels", cache_key(options, "pixels"), paint)
-    return _open(folder, {**facts, "checksum": digest([facts["checksum"], content["checksum"]])}, painted)
+    return _open(folder, facts)
 
 
 def _build(folder: Path, *, options: dict[str, Any]) -> dict[str, Any]:
@@ -115,31 +104,15 @@ def _build(folder: Path, *, options: dict[str, Any]) -> dict[str, Any]:
     return {"checksum": digest(content)}
 
 
-def _paint(folder: Path, *, scenes_of: Path) -> dict[str, Any]:
-    """Paint the scenes into ``{split}_pixels.npy``, uint8 (n, 96, 288); return their checksum."""
-    painter, arrays = Painter(read_drawings()), []
-    for split in SPLITS:
-        scenes = np.load(scenes_of / f"{split}_scenes.npy")
-        pixels = _create(folder / f"{split}_pixels.npy", np.uint8, (len(scenes), SIDE, 3 * SIDE))
-        for start in range(0, len(scenes), CHUNK):
-            part = slice(start, start + CHUNK)
-            pixels[part] = painter.paint(scenes[part]).transpose(0, 2, 3, 1).reshape(-1, SIDE, 3 * SIDE)
-        pixels.flush()
-        arrays.append(pixels)
-    return {"checksum": digest(arrays)}
-
-
 def _create(path: Path, dtype: Any, shape: tuple[int, ...]) -> np.memmap:
     return np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=shape)
 
 
-def _open(folder: Path, facts: Mapping[str, Any], painted: Path | None = None) -> Dataset:
+def _open(folder: Path, facts: Mapping[str, Any]) -> Dataset:
     _, lexicon = words()
 
     def split(name: str) -> Split:
         images, boxes = (np.load(folder / f"{name}_{key}.npy", mmap_mode="r") for key in ("images", "boxes"))
-        if painted is not None:
-            images, boxes = np.load(painted / f"{name}_pixels.npy", mmap_mode="r"), None
         rest = ("scenes", "tokens", "offsets", "facts")
         scenes, tokens, offsets, stated = (np.load(folder / f"{name}_{key}.npy") for key in rest)
         return Split(
