@@ -35,6 +35,10 @@ RULES = {  # of parameters that notebooks with a run beside others have on top o
 }
 OF_CLOSED = ("dataset", "preset", "mrate", "protocol", "seed", "noise_file", "data_options", "device", "out")
 ONE = " (one network)"  # ends the label of what one network of an ensemble reaches alone
+RECALLS = {
+    "i2t_r1": "image → text\nR@1", "i2t_r5": "R@5", "i2t_r10": "R@10",
+    "t2i_r1": "text → image\nR@1", "t2i_r5": "R@5", "t2i_r10": "R@10",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -202,19 +206,15 @@ def you_ran(record: Record) -> Markdown:
     return say(ran, f"{usual} {means}.", f"{explained(marks)}." if marks else "")
 
 
-def recall_bars(compared: Mapping[str, Record]) -> Figure:
-    """Draw the six recalls of the compared runs but those that were tested in their warm-up.
+def recalls(compared: Mapping[str, Record]) -> pd.DataFrame:
+    """Return the six recalls in percent of the compared runs but those that were tested in their warm-up.
 
-    Of an ensemble, one network alone comes first.
+    A column is a run; before an ensemble that comes first stands one network alone.
     """
     first, record = next(iter(compared.items()))
-    late: dict[str, Any] = {name: run for name, run in compared.items() if not tested_early(run)}
+    late = {name: run.metrics["test"] for name, run in compared.items() if not tested_early(run)}
     alone = {first + ONE: record.metrics["single"]} if first in late and "single" in record.metrics else {}
-    if not late:
-        figure = Figure(figsize=(5, 0.6))
-        figure.text(0, 0.4, "No bar: every run was tested in its warm-up.")
-        return figure
-    return plots.recall_bars(alone | late)
+    return pd.DataFrame(alone | late).reindex(list(RECALLS)).set_axis([*RECALLS.values()])
 
 
 def tested_early(record: Record) -> bool:

@@ -7,7 +7,7 @@ are not computed here.
 from importlib.util import find_spec
 
 from nclib.common.extras import needs
-from nclib.plots.pairs import captioned_pictures, learning_curves, pairs_by_epoch, recall_bars
+from nclib.plots.pairs import captioned_pictures, pairs_by_epoch
 from nclib.plots.style import (
     ACCENT,
     CAPTIONS,
@@ -34,6 +34,6 @@ if find_spec("matplotlib") is None:  # each function imports it where it draws
 
 __all__ = [
     "ACCENT", "CAPTIONS", "CYCLE", "IMAGES", "MARKS", "MATCHED", "METHOD_STYLES", "MISMATCHED", "NAMES",
-    "NEUTRAL", "THIRD", "by_truth", "captioned_pictures", "colours", "heatmap",
-    "learning_curves", "method_style", "pairs_by_epoch", "panels", "reader", "recall_bars", "use",
+    "NEUTRAL", "THIRD", "by_truth", "captioned_pictures", "colours", "heatmap", "method_style",
+    "pairs_by_epoch", "panels", "reader", "use",
 ]  # fmt: skip

@@ -48,7 +48,9 @@ def test_undefended_training_and_the_closed_form_stand_beside_a_run(run, capsys)
 def test_a_run_tested_in_its_warm_up_has_no_bar_and_is_said(run):
     record = dataclasses.replace(run[0], best_epoch=1)
     late = dataclasses.replace(record, best_epoch=2)
-    figure = training.recall_bars({"L2RM": record, "l2rm_other": late})
-    assert [t.get_text() for t in figure.axes[0].get_legend().get_texts()] == ["l2rm_other"]
+    table = training.recalls({"L2RM": record, "l2rm_other": late})
+    test = late.metrics["test"]
+    assert table["l2rm_other"].tolist() == [test[f"{way}_r{k}"] for way in ("i2t", "t2i") for k in (1, 5, 10)]
+    assert "L2RM" not in table
     assert "tested at an epoch of its warm-up" in training.you_ran(record).data
     assert "warm-up" not in training.you_ran(late).data
