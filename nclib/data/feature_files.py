@@ -87,7 +87,7 @@ class Reading:
 
     Parameters
     ----------
-    dev_protocol, vocabulary, build_vocabulary, half, pieces
+    dev_protocol, vocabulary, build_vocabulary, half
         As for :func:`nclib.data.region_features.f30k`.
     test_split : str
         As for :func:`nclib.data.region_features.coco`.
@@ -104,14 +104,11 @@ class Reading:
     vocabulary: PathLike | None = None
     build_vocabulary: bool = False
     half: bool = False
-    pieces: PathLike | None = None
     test_split: str = "test"
     max_words: int | None = None
 
     def __post_init__(self) -> None:
         check_choice("dev_protocol", self.dev_protocol, DEV_PROTOCOLS)
-        if self.pieces is not None and (self.vocabulary is not None or self.build_vocabulary):
-            raise ValueError("pieces cuts captions by a tokeniser: give no vocabulary, and do not build one")
 
     @property
     def splits(self) -> dict[str, str]:

@@ -20,7 +20,6 @@ from nclib.data import tokeniser
 from nclib.data.cache import from_cache
 from nclib.data.dataset import Captions, Dataset, Split
 from nclib.data.feature_files import LAYOUTS, MANIFEST, PER_CAPTION, FileLayout, Part, PathLike, Reading
-from nclib.data.pieces import Pieces
 from nclib.data.registry import register
 from nclib.data.vocabulary import Vocabulary
 
@@ -42,7 +41,6 @@ def f30k(
     vocabulary: PathLike | None = None,
     build_vocabulary: bool = False,
     half: bool = False,
-    pieces: PathLike | None = None,
 ) -> Dataset:
     """Load Flickr30K from precomputed region features (29,000 / 1,000 / 1,000 images, 5 captions each).
 
@@ -63,9 +61,6 @@ def f30k(
         Read the float16 copies ``{split}_ims.f16.npy`` of the features, which take half the disk and half
         the reading; ``tools/data_convert.py half`` makes them. The numbers differ from the float32
         ones in the fourth digit, and so does the checksum of the data.
-    pieces : path, optional
-        Folder of a BERT or CLIP model (or its name in the hub's cache), whose own tokeniser cuts the captions
-        in place of the field's words; for models with that text encoder.
 
     Returns
     -------
@@ -89,7 +84,6 @@ def coco(
     vocabulary: PathLike | None = None,
     build_vocabulary: bool = False,
     half: bool = False,
-    pieces: PathLike | None = None,
 ) -> Dataset:
     """Load MS-COCO from precomputed region features (113,287 / 1,000 / 5,000 images, 5 captions each).
 
@@ -175,14 +169,19 @@ def region_files(
     return load_files(layout, root, reading)
 
 
-def load_files(layout: FileLayout, root: PathLike, reading: Reading) -> Dataset:
-    """Load the files of a layout; result and errors as for :func:`f30k`."""
+def load_files(
+    layout: FileLayout, root: PathLike, reading: Reading, words: Vocabulary | None = None
+) -> Dataset:
+    """Load the files of a layout; result and errors as for :func:`f30k`.
+
+    ``words`` is a vocabulary in place of the layout's own.
+    """
     # 1. find folder, vocabulary and files, and list everything missing at once; 2. open the splits and list
     # every problem at once; 3. read or build the vocabulary; 4. cut the splits.
     folder = files.find_folder(layout, Path(root).expanduser(), reading.splits.values())
     vocabulary_file = files.find_vocabulary(layout, folder, reading.vocabulary)
     missing = files.missing_files(layout, folder, reading.splits.values(), reading)
-    if vocabulary_file is None and not reading.build_vocabulary and reading.pieces is None:
+    if vocabulary_file is None and not reading.build_vocabulary and words is None:
         missing.append(
             f"{layout.vocabulary_file} (the vocabulary; give vocabulary=PATH, or build_vocabulary=True "
             "to make one from the training and validation captions)"
@@ -210,12 +209,9 @@ def load_files(layout: FileLayout, root: PathLike, reading: Reading) -> Dataset:
                 f"delete {MANIFEST} where the change is meant"
             )
     _cut(parts.values(), reading.max_words, layout.captions_file)
-    words: Vocabulary
-    if reading.pieces is not None:
-        words = Pieces(reading.pieces)
-    elif vocabulary_file is not None:
+    if words is None and vocabulary_file is not None:
         words = Vocabulary.from_json(vocabulary_file, tokenise=tokeniser.tokenise)
-    else:
+    elif words is None:
         words = _write_words(files.build_words(parts["train"].texts + parts["val"].texts), folder, layout)
     splits = {role: _split(layout, role, part, words, reading) for role, part in parts.items()}
     places = {role: folder / f"{part.split}_{layout.captions_file}" for role, part in parts.items()}
@@ -333,7 +329,7 @@ def _captions(texts: list[str], words: Vocabulary) -> Captions:
         return {}
 
     names = ("tokens.npy", "offsets.npy")
-    rules = words.rules if isinstance(words, Pieces) else f"rules {tokeniser.RULES}"
-    folder, _ = from_cache("captions", digest([rules, *words.words, "\n".join(texts)]), build)
+    key = digest([words.rules or f"rules {tokeniser.RULES}", *words.words, "\n".join(texts)])
+    folder, _ = from_cache("captions", key, build)
     tokens, offsets = (np.load(folder / name) for name in names)
     return Captions(tokens, offsets, words, texts)

@@ -43,6 +43,9 @@ class Vocabulary:
     (array([1, 4, 6, 3, 2], dtype=int32), 'a dog <unk>')
     """
 
+    rules = ""
+    """Digest of how captions are cut, where that is not by the field's rules."""
+
     def __init__(
         self, words: Sequence[str], *, tokenise: Callable[[str], Sequence[str]] | None = None
     ) -> None:

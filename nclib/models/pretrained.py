@@ -225,7 +225,7 @@ class CaptionReader(Frozen):
 
     With ``words_file`` each word of the data is cut into the pieces of the transformer's own tokenizer, and a
     word is the mean of its pieces' states. Without it the data's ids must be the transformer's, as the option
-    ``pieces`` of the papers' data makes them.
+    ``pieces`` of ``book/baselines/omit`` makes them.
 
     Parameters
     ----------

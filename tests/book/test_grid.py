@@ -480,6 +480,7 @@ def test_weights_lie_below_the_folder_of_the_data(tmp_path, capsys):
     block = {"method": "plain", "dataset": "f30k", "model": "vse_inf", "preset": "paper", "mrate": 0.0}
     weights, root = "weights/bert-base-uncased", str(features(tmp_path, 0))
     read = {"data_options": {"pieces": weights}, "model_options": {"text": "bert", "text_folder": weights}}
+    read["import"] = "book/baselines/omit"
     pixels = {"import": "book/baselines/omit", "data_options": {"pixels": "square224"}}
     runs = grids.plan(write(tmp_path, {**block}, {**block, **read}, {**block, **pixels}), root=root)
     plain, words, pictures = (run.label for run in runs)

@@ -35,4 +35,6 @@ PLACE = "book/baselines/omit"
 def needed(arguments: Mapping[str, Any]) -> bool:
     """Return whether a run with these arguments of :func:`nclib.run` needs this package."""
     of_pictures = (arguments.get("model_options") or {}).get("image", "regions") != "regions"
-    return of_pictures or bool({*str(arguments.get("model", "")).split("+")} & {*MODELS})
+    data_given = arguments.get("data_options") or {}
+    of_data = any(data_given.get(name) for name in ("pixels", "boxes", "pieces"))
+    return of_pictures or of_data or bool({*str(arguments.get("model", "")).split("+")} & {*MODELS})

@@ -1,7 +1,7 @@
 """Data as rows of OMIT's tables read them: whole pictures in place of regions, and boxes behind the regions.
 
-Importing this module gives ``f30k`` and ``coco`` the options ``pixels`` and ``boxes``, and ``emoji`` the
-option ``features``.
+Importing this module gives ``f30k`` and ``coco`` the options ``pixels``, ``boxes`` and ``pieces``, and
+``emoji`` the option ``features``.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ from typing import Any
 
 import numpy as np
 
+from baselines.pieces import Pieces
 from baselines.prepared import boxes_file, pixel_layout, read_boxes, without_boxes
 from nclib.common.checks import check_choice
 from nclib.common.files import digest
 from nclib.common.npy import npy_header
 from nclib.data import Dataset, register
 from nclib.data.cache import from_cache
-from nclib.data.feature_files import LAYOUTS, PER_CAPTION, Reading, features_file, find_folder
+from nclib.data.feature_files import LAYOUTS, PER_CAPTION, PathLike, Reading, features_file, find_folder
 from nclib.data.region_features import load_files
 from nclib.data.registry import datasets
 
@@ -53,7 +54,12 @@ def extend(name: str) -> Callable[[Change], Change]:
 @extend("f30k")
 @extend("coco")
 def regions_or_pictures(
-    regions: Callable[..., Dataset], *, pixels: str = "", boxes: bool = False, **options: Any
+    regions: Callable[..., Dataset],
+    *,
+    pixels: str = "",
+    boxes: bool = False,
+    pieces: PathLike | None = None,
+    **options: Any,
 ) -> Dataset:
     """Load Flickr30K or MS-COCO as regions, as regions with their boxes, or as pictures.
 
@@ -68,18 +74,24 @@ def regions_or_pictures(
     boxes : bool
         Append five numbers to the features of each region: its box x0, y0, x1, y1 in [0, 1], read from
         ``{split}_boxes.npy``, and the area of the box. The checksum of the data then covers the boxes.
+    pieces : path, optional
+        Folder of a BERT or CLIP model (or its name in the hub's cache), whose own tokeniser cuts the captions
+        in place of the field's words; for models with that text encoder.
     **options
         Of the regions.
     """
-    name = regions.__name__
+    if not (pixels or boxes or pieces):
+        return regions(**options)
     if pixels and (boxes or options.get("half")):
         raise ValueError("prepared pictures have one form: half=True and boxes=True are for regions")
-    root, usual = options["root"], {"test_split": "testall"} if name == "coco" else {}
+    if pieces and (options.get("vocabulary") or options.get("build_vocabulary")):
+        raise ValueError("pieces cuts captions by a tokeniser: give no vocabulary, and do not build one")
+    name, root = regions.__name__, Path(options["root"]).expanduser()
+    usual = {"test_split": "testall"} if name == "coco" else {}
     reading = Reading(**usual | {k: v for k, v in options.items() if k != "root"})
-    if pixels:
-        return load_files(pixel_layout(name, pixels), root, reading)
-    data = regions(**options)
-    return with_boxes(data, Path(root).expanduser(), reading) if boxes else data
+    layout = pixel_layout(name, pixels) if pixels else LAYOUTS[name]
+    data = load_files(layout, root, reading, Pieces(pieces) if pieces else None)
+    return with_boxes(data, root, reading) if boxes else data
 
 
 def with_boxes(data: Dataset, root: Path, reading: Reading) -> Dataset:

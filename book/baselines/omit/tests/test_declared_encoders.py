@@ -11,6 +11,7 @@ from baselines.omit import residual
 from baselines.omit.picture_rows import pictures as prepare
 from baselines.omit.pictures import PretrainedCells, random_crops
 from baselines.omit.residual import ResidualNetwork
+from baselines.pieces import Pieces
 from local_weights import PIECES, bert_folder, clip_folder
 from ncbook.layouts import LAYOUTS
 from ncbook.match import ENCODED, Rerun, arguments_of
@@ -19,7 +20,6 @@ from ncbook.papers import rows_of
 import nclib
 from nclib.common.tokens import Tokens
 from nclib.data import Captions, load
-from nclib.data.pieces import Pieces
 from nclib.data.vocabulary import Vocabulary
 from nclib.models import build
 from nclib.models.vse_inf import by_words

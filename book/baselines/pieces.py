@@ -20,11 +20,6 @@ class Pieces(Vocabulary):
     folder : path
         Folder with the tokeniser's files beside the weights, or a name in the hub's cache.
 
-    Attributes
-    ----------
-    rules : str
-        Digest of how captions are cut.
-
     Raises
     ------
     ValueError
