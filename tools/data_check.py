@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from row_sources import check_copy, sample_rows
 
 from nclib.common.checks import beyond, check_choice
 from nclib.common.files import digest
@@ -202,7 +203,7 @@ def _copy_lines(part: Part, full: bool) -> Iterator[Line]:
         return
     try:
         array = files.open_features(path, np.float16)
-        files.check_copy(array, part.path)
+        check_copy(array, part.path)
         bad = _unsquarable(array, full)
     except (OSError, ValueError) as error:
         bad = files.sentence(error)
@@ -227,7 +228,7 @@ def _unsquarable(features: RowFile, full: bool) -> str | None:
     n = len(features)
     starts = range(0, n, ROWS) if full else ()
     blocks = [np.arange(start, min(start + ROWS, n)) for start in starts]
-    blocks = blocks or [files.sample_rows(n, min(n, ROWS))]
+    blocks = blocks or [sample_rows(n, min(n, ROWS))]
     for rows in blocks:
         try:
             bad = beyond(features.take(rows))

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from row_sources import bottom_up_rows, folder_rows, half_rows, read_ids
+from row_sources import bottom_up_rows, check_copy, folder_rows, half_rows, read_ids
 from word_vectors import read_vectors
 
 from nclib.common.files import replacing
@@ -109,7 +109,7 @@ def half(path: Path, *, replace: bool = False) -> Path:
         raise ConvertError(f"{path} must be a float32 features file NAME.npy")
     copy = path.with_name(path.name.removesuffix(".npy") + HALF)
     try:
-        files.check_copy(files.open_features(copy, np.float16), path)
+        check_copy(files.open_features(copy, np.float16), path)
         is_copy = True
     except (OSError, ValueError):
         is_copy = False

@@ -23,6 +23,7 @@ COLUMNS = ("image_id", "image_w", "image_h", "num_boxes", "boxes", "features")
 #: Errors of reading a damaged .npy or .npz file.
 UNREADABLE = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error)
 LARGEST = float(np.finfo(np.float16).max)
+SAMPLED_ROWS = 64  # rows per split in which a float16 copy is compared with its original
 
 
 def read_ids(path: Path) -> list[str]:
@@ -201,3 +202,28 @@ def half_rows(path: Path) -> RowSource:
         return rows.astype(np.float16)
 
     return RowSource(array.shape, np.float16, read, [path.name, _state(path)])
+
+
+def check_copy(half: RowFile, original: Path) -> None:
+    """Raise a ValueError when a float16 copy differs from its float32 original in sampled rows.
+
+    An original that is not a features file is left alone: it has its own message.
+    """
+    try:
+        array = open_features(original, np.float32)
+    except (OSError, ValueError):
+        return
+    again = f"make it again with: python tools/data_convert.py half {original} --replace"
+    if array.shape != half.shape:
+        raise ValueError(f"has shape {half.shape}, its original {original.name} {array.shape}; {again}")
+    rows = sample_rows(len(half), SAMPLED_ROWS)
+    with np.errstate(over="ignore", invalid="ignore"):
+        same = (array[rows].astype(np.float16) == half[rows]).all(axis=(1, 2))
+    if not same.all():
+        row = rows[int(np.argmin(same))]
+        raise ValueError(f"is not a copy of {original.name}: row {row} differs; {again}")
+
+
+def sample_rows(n: int, most: int) -> np.ndarray:
+    """Return evenly spaced rows of ``n``, the first and last included, at most ``most`` of them, int64."""
+    return np.unique(np.linspace(0, n - 1, most).astype(np.int64))

@@ -25,7 +25,7 @@ import torch
 
 import nclib
 from nclib.runs import LoadedRun, Record, checkpoint, epoch_arrays, experiment_of
-from nclib.runs.digests import LIST, NEXT, check_folder, settle, together
+from nclib.runs.digests import LIST, NEXT, digests, read_checked, settle, together
 from nclib.runs.identity import naming
 from nclib.runs.record import completed_settings
 from nclib.runs.request import outdated
@@ -162,7 +162,12 @@ def _checked(record: Record) -> Path:
     folder = Path(record.folder)
     if older := outdated(record.settings, record.environment.get("numerics", 1)):
         raise ValueError(f"the stored run {folder} has {older}; make demo makes it again")
-    check_folder(folder, (path.name for path in sorted(folder.iterdir()) if path.name != LIST))
+    listed = digests(folder)
+    if gone := [name for name in listed if not (folder / name).is_file()]:
+        raise ValueError(f"{folder / gone[0]} is not there, but in {folder / LIST}; make demo makes it again")
+    for path in sorted(folder.iterdir()):
+        if path.name != LIST:
+            read_checked(path)
     return folder
 
 

@@ -25,7 +25,6 @@ from nclib.data.rows import RowFile
 from nclib.data.vocabulary import Vocabulary
 
 MIN_COUNT = 4  # a word is known when it occurs this often in training and validation captions
-SAMPLED_ROWS = 64  # rows per split in which a float16 copy is compared with its original
 HALF = ".f16.npy"  # end of a float16 copy's name, in place of .npy
 PER_IMAGE, PER_CAPTION = "row per image", "row per caption"
 DEV_PROTOCOLS = ("full1000", "ncr200")
@@ -223,8 +222,6 @@ def read_split(layout: FileLayout, folder: Path, split: str, reading: Reading) -
             groups = (np.asarray(array[each * i : each * (i + 1)]) for i in {0, last // 2, last})
             if any((group != group[:1]).any() for group in groups):
                 raise ValueError(f"has a row per caption, but the {each} rows of one image differ")
-        if reading.half and (original := features_file(folder, split)):
-            check_copy(array, original)
     return part
 
 
@@ -255,31 +252,6 @@ def open_features(path: Path, dtype: Any) -> RowFile:
     array = RowFile(path)
     check_array("", array, np.dtype(dtype).name, "rows", "regions", "features")
     return array
-
-
-def check_copy(half: RowFile, original: Path) -> None:
-    """Raise a ValueError when a float16 copy differs from its float32 original in sampled rows.
-
-    An original that is not a features file is left alone: it has its own message.
-    """
-    try:
-        array = open_features(original, np.float32)
-    except (OSError, ValueError):
-        return
-    again = f"make it again with: python tools/data_convert.py half {original} --replace"
-    if array.shape != half.shape:
-        raise ValueError(f"has shape {half.shape}, its original {original.name} {array.shape}; {again}")
-    rows = sample_rows(len(half), SAMPLED_ROWS)
-    with np.errstate(over="ignore", invalid="ignore"):
-        same = (array[rows].astype(np.float16) == half[rows]).all(axis=(1, 2))
-    if not same.all():
-        row = rows[int(np.argmin(same))]
-        raise ValueError(f"is not a copy of {original.name}: row {row} differs; {again}")
-
-
-def sample_rows(n: int, most: int) -> np.ndarray:
-    """Return evenly spaced rows of ``n``, the first and last included, at most ``most`` of them, int64."""
-    return np.unique(np.linspace(0, n - 1, most).astype(np.int64))
 
 
 def read_manifest(folder: Path) -> dict[str, Any] | None:

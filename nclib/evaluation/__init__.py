@@ -15,7 +15,7 @@ from nclib.evaluation.category import mean_average_precision
 from nclib.evaluation.judgements import Judgements
 from nclib.evaluation.neighbours import precision_at_k
 from nclib.evaluation.ranking import TIES, error_correlation, ranks, recall, rsum
-from nclib.evaluation.relevance import map_at_r, precision_at_r, relevant_recall
+from nclib.evaluation.relevance import map_at_r, relevant_recall
 from nclib.evaluation.scores import dual_softmax
 
 __all__ = [
@@ -26,7 +26,6 @@ __all__ = [
     "map_at_r",
     "mean_average_precision",
     "precision_at_k",
-    "precision_at_r",
     "ranks",
     "recall",
     "relevant_recall",

@@ -43,21 +43,10 @@ def _both(measure: Measure, scores: Float, relevant: NDArray[np.bool_]) -> list[
     return both
 
 
-def _hits_at_r(scores: Float, relevant: NDArray[np.bool_]) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
-    """Relevance of the first R items of each query, ties as a reversed stable sort; R itself, (q, 1)."""
-    size = relevant.sum(1, keepdims=True)
-    order = ascending(scores)[:, ::-1]
-    return np.take_along_axis(relevant, order, 1) & (np.arange(relevant.shape[1]) < size), size
-
-
-def _precision_at_r(scores: Float, relevant: NDArray[np.bool_]) -> NDArray[np.float64]:
-    hits, size = _hits_at_r(scores, relevant)
-    return hits.sum(1) / size[:, 0]
-
-
 def _map_at_r(scores: Float, relevant: NDArray[np.bool_]) -> NDArray[np.float64]:
-    hits, size = _hits_at_r(scores, relevant)
-    position = np.arange(1, relevant.shape[1] + 1)
+    size, position = relevant.sum(1, keepdims=True), np.arange(1, relevant.shape[1] + 1)
+    order = ascending(scores)[:, ::-1]  # equal scores as a reversed stable sort
+    hits = np.take_along_axis(relevant, order, 1) & (position <= size)
     return (hits * (hits.cumsum(1) / position)).sum(1) / size[:, 0]
 
 
@@ -69,8 +58,11 @@ def _best_rank(scores: Float, relevant: NDArray[np.bool_]) -> NDArray[np.float64
     return (count(scores > best, 1) + count(later, 1)).astype(np.float64)
 
 
-def precision_at_r(similarity: Any, relevance: Any, threshold: float = 1.0) -> dict[str, float]:
-    """R-precision with known relevance: the share of true items among the first R, R = number of true items.
+def map_at_r(similarity: Any, relevance: Any, threshold: float = 1.0) -> dict[str, float]:
+    """Mean average precision at R with known relevance, R = number of true items of the query.
+
+    Per query ``1/R sum_{k <= R} precision(k) [item k is true]``. A true item that the data do not list as
+    the given pair is not counted as an error, which plain recall does (false negatives).
 
     Parameters
     ----------
@@ -84,33 +76,12 @@ def precision_at_r(similarity: Any, relevance: Any, threshold: float = 1.0) -> d
     Returns
     -------
     dict
-        ``i2t_precision_at_r`` and ``t2i_precision_at_r`` in percent: means over the queries that have a
-        true item.
+        ``i2t_map_at_r`` and ``t2i_map_at_r`` in percent: means over the queries that have a true item.
 
     Raises
     ------
     ValueError
         If shapes differ, a score is not finite, or no pair reaches the threshold.
-    """
-    i2t, t2i = _both(_precision_at_r, *_relevant(similarity, relevance, threshold))
-    return {"i2t_precision_at_r": 100 * float(i2t.mean()), "t2i_precision_at_r": 100 * float(t2i.mean())}
-
-
-def map_at_r(similarity: Any, relevance: Any, threshold: float = 1.0) -> dict[str, float]:
-    """Mean average precision at R with known relevance, R = number of true items of the query.
-
-    Per query ``1/R sum_{k <= R} precision(k) [item k is true]``. A true item that the data do not list as
-    the given pair is not counted as an error, which plain recall does (false negatives).
-
-    Parameters
-    ----------
-    similarity, relevance, threshold
-        As for :func:`precision_at_r`, with the same errors.
-
-    Returns
-    -------
-    dict
-        ``i2t_map_at_r`` and ``t2i_map_at_r`` in percent.
     """
     i2t, t2i = _both(_map_at_r, *_relevant(similarity, relevance, threshold))
     return {"i2t_map_at_r": 100 * float(i2t.mean()), "t2i_map_at_r": 100 * float(t2i.mean())}
@@ -122,7 +93,7 @@ def relevant_recall(similarity: Any, relevance: Any, threshold: float = 1.0) -> 
     Parameters
     ----------
     similarity, relevance, threshold
-        As for :func:`precision_at_r`; ties follow the stable rule of :func:`ranks`.
+        As for :func:`map_at_r`; ties follow the stable rule of :func:`ranks`.
 
     Returns
     -------

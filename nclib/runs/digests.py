@@ -12,7 +12,7 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from filelock import BaseFileLock, FileLock
@@ -100,25 +100,10 @@ def read_checked(path: Path, why: Callable[[Path], str] = lambda path: "") -> by
         if digest(data) == stated or digests(path.parent).get(path.name, "") == stated:
             break
         time.sleep(PAUSE)  # a writer came between
-    _compare(path, stated, digest(data), why)
-    return data
-
-
-def check_folder(folder: Path, own: Iterable[str]) -> None:
-    """Raise a ValueError unless all files that a folder lists, and its ``own`` ones, have their digests."""
-    listed = digests(folder)
-    for name in dict.fromkeys([*listed, *own]):
-        path = folder / name
-        if path.is_file():
-            _compare(path, listed.get(name, ""), digest(path))
-        elif name in listed:
-            raise ValueError(f"{path} is not there, but in {folder / LIST}. {ADVICE}")
-
-
-def _compare(path: Path, stated: str, own: str, why: Callable[[Path], str] = lambda path: "") -> None:
     if not stated:
         raise ValueError(f"{path} has no digest in {path.parent / LIST}, so it is not read. {ADVICE}")
-    if own != stated:
+    if digest(data) != stated:
         raise ValueError(
             f"{path} was changed: {path.parent / LIST} states another digest. {why(path)}{ADVICE}"
         )
+    return data

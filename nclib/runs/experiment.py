@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar, Unpack
+from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 
@@ -31,7 +31,7 @@ from nclib.runs import checkpoint
 from nclib.runs.identity import JOINED, removed_options, without_removed
 from nclib.runs.loop import Place, SavedLoop, kept_warnings
 from nclib.runs.machine import choose_device, environment, numbers_fixed, peak_memory_mb
-from nclib.runs.options import RunOptions, RunParameters, Settings, as_plain
+from nclib.runs.options import RunOptions, Settings, as_plain
 from nclib.runs.paths import DATA
 from nclib.runs.record import Record
 from nclib.runs.request import Request
@@ -205,7 +205,7 @@ class Experiment(ABC, Generic[T, D, N]):
             return f"; it belongs to {', '.join(having)}"
         return did_you_mean(name, [*known, *self.mappings, *self.synonyms])
 
-    def resolve(self, **values: Unpack[RunParameters]) -> Settings:
+    def resolve(self, **values: Any) -> Settings:
         """Return the complete settings of a run, as :func:`nclib.resolve`."""
         given = self.check({k: as_plain(v) for k, v in values.items()})
         name, dataset = (given.get(k, getattr(self.options, k)) for k in ("preset", "dataset"))

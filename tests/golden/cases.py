@@ -464,7 +464,7 @@ def retrieval(trace: Trace) -> None:
         trace.add(f"dual softmax {direction}", evaluation.dual_softmax(S, 0.1, direction=direction))
     relevance = (waves(12, 36, a=3.0) + 1) / 2
     relevance = torch.where(relevance > 0.8, torch.ones(()), relevance)
-    for measure in (evaluation.map_at_r, evaluation.precision_at_r, evaluation.relevant_recall):
+    for measure in (evaluation.map_at_r, evaluation.relevant_recall):
         trace.add(measure.__name__, measure(S, relevance), SOLVED)
     queries, gallery = waves(15, 4), waves(20, 4, a=1.0)
     of, among = torch.arange(15) % 4, torch.arange(20) % 5
