@@ -113,16 +113,6 @@ def _tanh(*widths: int) -> nn.Sequential:
     return perceptron(*widths, activation=nn.Tanh).append(nn.Tanh())
 
 
-class ACMRNetwork(Branches):
-    """Embedding networks, label classifier, domain classifier (linear layers, no activations)."""
-
-    def __init__(self, shape: Shape, widths: str, e: int) -> None:
-        images, texts = WIDTHS[widths]
-        super().__init__(_tanh(shape.image_dim, *images, e), _tanh(shape.text_dim, *texts, e))
-        self.classifier = nn.Linear(e, shape.n_classes)
-        self.domain = nn.Sequential(nn.Linear(e, e // 2), nn.Linear(e // 2, e // 4), nn.Linear(e // 4, 2))
-
-
 @register(
     "acmr",
     summary="label classification, a batch triplet loss, and an adversary that tells the modalities apart",
@@ -143,7 +133,12 @@ class ACMR(DeepMethod):
     }
 
     def build(self, shape: Shape) -> nn.Module:
-        return ACMRNetwork(shape, self.options.widths, self.options.emb)
+        (images, texts), e = WIDTHS[self.options.widths], self.options.emb
+        net = Branches(_tanh(shape.image_dim, *images, e), _tanh(shape.text_dim, *texts, e))
+        net.classifier = nn.Linear(e, shape.n_classes)
+        # linear layers without activations
+        net.domain = nn.Sequential(nn.Linear(e, e // 2), nn.Linear(e // 2, e // 4), nn.Linear(e // 4, 2))
+        return net
 
     def step(self, loop: LabelLoop, batch: LabelBatch) -> Terms:
         o, net = self.options, loop.network

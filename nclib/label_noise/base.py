@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -22,23 +22,9 @@ import torch
 from torch import Tensor, nn
 
 from nclib.common.method import Terms, TrainingMethod, method_registry
-from nclib.common.options import Options, option
+from nclib.common.options import Options as Options
+from nclib.common.options import option as option
 from nclib.label_noise.parts.networks import Heads, Prototypes
-
-__all__ = [
-    "METHODS",
-    "DeepMethod",
-    "LabelBatch",
-    "LabelLoop",
-    "LabelTruth",
-    "Options",
-    "Projector",
-    "Shape",
-    "Terms",
-    "Training",
-    "option",
-    "register",
-]
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,14 +47,17 @@ class Training:
     text_labels: Tensor
     n_classes: int
 
+    def __post_init__(self) -> None:
+        if len(self) < 2:
+            raise ValueError(f"training needs at least two pairs, got {len(self)}")
+
     def __len__(self) -> int:
         return len(self.images)
 
     def to(self, device: torch.device) -> Training:
         """Return the same pairs on ``device``."""
-        tensors = (self.images, self.texts, self.image_labels, self.text_labels)
-        moved = [x.to(device) for x in tensors]
-        return Training(moved[0], moved[1], moved[2], moved[3], self.n_classes)
+        names = ("images", "texts", "image_labels", "text_labels")
+        return replace(self, **{name: getattr(self, name).to(device) for name in names})
 
 
 @dataclass(frozen=True, eq=False)

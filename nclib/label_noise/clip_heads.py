@@ -38,8 +38,8 @@ FIRST_SCALE, LARGEST_SCALE = 1 / 0.07, 100.0  # of the logits: at the start, and
 
 
 @dataclass(frozen=True)
-class ZeroShotOptions(Options):
-    """Zero-shot retrieval has no options."""
+class NoOptions(Options):
+    """Neither of the two methods has options."""
 
 
 @register(
@@ -50,7 +50,7 @@ class ZeroShotOptions(Options):
 class ZeroShot(Projector):
     """Cosine of the given features."""
 
-    Options = ZeroShotOptions
+    Options = NoOptions
     supervised: ClassVar[bool] = False
 
     def fit(self, train: Training, validate: Callable[[], float]) -> None:
@@ -96,11 +96,6 @@ def contrast(S: Tensor, same: Tensor) -> Tensor:
     return (losses[0] + losses[1]) / 2
 
 
-@dataclass(frozen=True)
-class ContrastiveOptions(Options):
-    """Training by contrast has no options."""
-
-
 class LinearHeads(Branches):
     """One linear map per encoder, the identity at first where widths allow, and the logit scale."""
 
@@ -130,9 +125,9 @@ class LinearHeads(Branches):
     paper="after the CLIP rows of UOT-RCL's Table III",
 )
 class ContrastiveHeads(DeepMethod):
-    """Supervised training by contrast; ``options`` is a :class:`ContrastiveOptions`."""
+    """Supervised training by contrast."""
 
-    Options = ContrastiveOptions
+    Options = NoOptions
     settings: ClassVar[dict[str, dict[str, Any]]] = {"xmedianet": {"batch_size": 128, "epochs": 16}}
 
     def build(self, shape: Shape) -> nn.Module:

@@ -39,11 +39,8 @@ class DCCA(DeepMethod):
     drop_last = True  # the covariance of a short batch is too noisy
     settings: ClassVar[dict[str, dict[str, Any]]] = {
         "always": {"lr_schedule": "constant"},
-        "quick": BATCH,
-        "standard": BATCH,
+        **dict.fromkeys(("quick", "standard", "nuswide", "xmedianet"), BATCH),
         "wikipedia": {"batch_size": 2173},  # all pairs at once
-        "nuswide": BATCH,
-        "xmedianet": BATCH,
     }
 
     def build(self, shape: Shape) -> nn.Module:

@@ -69,13 +69,6 @@ def quadruplet(logits: Tensor, y: Tensor, picks: Iterable[Tensor], margin1: floa
     return terms.sum() / (terms > 0).sum().clamp_min(1)
 
 
-class _Network(Heads):
-    def __init__(self, shape: Shape) -> None:
-        super().__init__(shape.image_dim, shape.text_dim, hidden=shape.hidden, dim=shape.dim, unit=False)
-        self.classifier = nn.Linear(shape.dim, shape.n_classes)
-        self.centres = nn.Parameter(torch.zeros(shape.n_classes, shape.n_classes))
-
-
 @register(
     "fgcrossnet_losses",
     summary="stand-in: FGCrossNet's losses (classes, centres, quadruplets) on fixed features",
@@ -87,7 +80,10 @@ class FGCrossNetLosses(DeepMethod):
     Options = FGCrossNetOptions
 
     def build(self, shape: Shape) -> nn.Module:
-        return _Network(shape)
+        net = Heads(shape.image_dim, shape.text_dim, hidden=shape.hidden, dim=shape.dim, unit=False)
+        net.classifier = nn.Linear(shape.dim, shape.n_classes)
+        net.centres = nn.Parameter(torch.zeros(shape.n_classes, shape.n_classes))
+        return net
 
     def parameters(self, network: nn.Module, lr: float) -> Iterable[Any]:
         rest = [p for name, p in network.named_parameters() if name != "centres"]

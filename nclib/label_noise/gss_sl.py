@@ -103,8 +103,6 @@ class GSSRegression(LinearProjector):
 
     def fit(self, train: Training, validate: Callable[[], float]) -> None:
         o = self.options
-        if len(train) < 2:
-            raise ValueError(f"a regression needs at least two training pairs, got {len(train)}")
         sides = [
             normal_equations(x, y, train.n_classes, o.beta)
             for x, y in ((train.images, train.image_labels), (train.texts, train.text_labels))

@@ -47,7 +47,6 @@ from nclib.label_noise.parts.networks import Heads
 KINDS = ("noisy", "hard", "pure")
 """Kinds of pairs by the number of votes that equal their given label."""
 ROWS = 1024  # rows of similarities that are held at a time
-BATCH = {"batch_size": 256}
 
 
 @dataclass(frozen=True)
@@ -68,9 +67,8 @@ def prototypes(z: Sequence[Tensor], y: Sequence[Tensor], n_classes: int) -> tupl
     every, labels = torch.cat(list(z)), torch.cat(list(y))
     count = torch.bincount(labels, minlength=n_classes)
     total = every.new_zeros(n_classes, every.shape[1]).index_add_(0, labels, every)
-    return total / count.clamp_min(1)[:, None], torch.zeros_like(total[:, 0]).masked_fill(
-        count == 0, -math.inf
-    )
+    absent = torch.zeros_like(total[:, 0]).masked_fill(count == 0, -math.inf)
+    return total / count.clamp_min(1)[:, None], absent
 
 
 def votes(z: Tensor, y: Tensor, n_classes: int, k: int) -> Tensor:
@@ -114,9 +112,7 @@ class NIRNL(DeepMethod):
     Options = NIRNLOptions
     settings: ClassVar[dict[str, dict[str, Any]]] = {
         "always": {"lr_schedule": "constant"},
-        "wikipedia": BATCH,
-        "nuswide": BATCH,
-        "xmedianet": BATCH,
+        **{name: {"batch_size": 256} for name in ("wikipedia", "nuswide", "xmedianet")},
     }
 
     def build(self, shape: Shape) -> nn.Module:

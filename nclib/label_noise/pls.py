@@ -49,8 +49,6 @@ class PLS(LinearProjector):
     def fit(self, train: Training, validate: Callable[[], float]) -> None:
         from sklearn.cross_decomposition import PLSSVD
 
-        if len(train) < 2:
-            raise ValueError(f"PLS needs at least two training pairs, got {len(train)}")
         v, v_mean, v_spread = _standardise(train.images)
         t, t_mean, t_spread = _standardise(train.texts)
         tried = dimensions(self.options.components, min(len(train), v.shape[1], t.shape[1]), train.n_classes)

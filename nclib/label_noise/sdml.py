@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from nclib.label_noise.base import DeepMethod, LabelBatch, LabelLoop, Options, Shape, Terms, option, register
 from nclib.label_noise.dscmr import label_error
-from nclib.label_noise.parts.networks import Heads, perceptron
+from nclib.label_noise.parts.networks import Heads, Prototypes, perceptron
 
 PUBLISHED = {"hidden": 1024, "dim": 512, "epochs": 200}
 
@@ -38,21 +38,6 @@ class SDMLOptions(Options):
 def reconstruction_error(decoded: Tensor, x: Tensor) -> Tensor:
     r"""Return :math:`\lVert D(z_j) - x_j \rVert_2` of every sample, (n,), from D(z) and x, (n, d)."""
     return torch.linalg.vector_norm(decoded - x, dim=1)
-
-
-class SDMLNetwork(Heads):
-    """Encoders with unit outputs, decoders with unit outputs, and the fixed projection P, (L, K)."""
-
-    projection: Tensor
-
-    def __init__(self, shape: Shape) -> None:
-        super().__init__(shape.image_dim, shape.text_dim, hidden=shape.hidden, dim=shape.dim)
-        if shape.n_classes > shape.dim:
-            raise ValueError(f"dim={shape.dim} must be at least the number of classes, {shape.n_classes}")
-        self.image_decoder = perceptron(shape.dim, shape.hidden, shape.hidden, shape.image_dim)
-        self.text_decoder = perceptron(shape.dim, shape.hidden, shape.hidden, shape.text_dim)
-        start = nn.init.orthogonal_(torch.empty(shape.dim, shape.dim))
-        self.register_buffer("projection", start[:, : shape.n_classes].clone())
 
 
 @register(
@@ -73,7 +58,11 @@ class SDML(DeepMethod):
     }
 
     def build(self, shape: Shape) -> nn.Module:
-        return SDMLNetwork(shape)
+        net = Heads(shape.image_dim, shape.text_dim, hidden=shape.hidden, dim=shape.dim)
+        net.image_decoder = perceptron(shape.dim, shape.hidden, shape.hidden, shape.image_dim)
+        net.text_decoder = perceptron(shape.dim, shape.hidden, shape.hidden, shape.text_dim)
+        net.register_buffer("projection", Prototypes(shape.dim, shape.n_classes).weight.detach())  # P, (L, K)
+        return net
 
     def parameters(self, network: nn.Module, lr: float) -> Iterable[Any]:
         """Return one group per modality; the two share nothing, so one optimiser trains them apart."""

@@ -48,7 +48,7 @@ class UOTRCLOptions(Options):
     pool: int = option(8192, low=0, help="pairs among which neighbours are searched; 0: all")
     per_class: int = option(5, low=1, help="confident pairs per class")
     confident: str = option("jsd", choices=("jsd", "random"), help="how confident pairs are chosen")
-    consistency: str = option("folded", choices=correct.CONSISTENCY, help="reading of Eq. 7")
+    consistency: str = option("folded", choices=("folded", "off"), help="Eq. 7; off: every pair counts fully")
     gamma: float = option(0.99, low=0, high=1, help="momentum of the targets (Eq. 9)")
     s_start: float = option(0.2, low=0, high=1, help="transported mass at first")
     s_end: float = option(0.8, low=0, high=1, help="transported mass in the last epoch")
@@ -90,11 +90,6 @@ class UOTRCL(DeepMethod):
         super().__init__(options)
         self.targets: list[Tensor] = []  # Y^v, Y^t
         self.correcting = False  # whether this epoch has corrected labels
-        self.corrected = self.confident = self.cost = self.predicted = torch.empty(0)
-        self.predicted_apart: list[Tensor] = []  # by the image, by the text
-        self.anchors: list[Tensor] = []  # embeddings of the confident pairs
-        self.report: dict[str, float] = {}
-        self.relations = RelationLog()
 
     # -- once per epoch, over all pairs -----------------------------------------------------------------
 
@@ -103,7 +98,7 @@ class UOTRCL(DeepMethod):
         if loop.epoch == 0:
             given = (loop.train.image_labels, loop.train.text_labels)
             self.targets = [F.one_hot(y, loop.n_classes).float() for y in given]
-        self.correcting, self.report, self.relations = False, {}, RelationLog()
+        self.correcting, self.relations = False, RelationLog()
         if loop.epoch >= self.options.warmup_epochs:
             loop.network.prototypes.normalise()
             self._correct(loop, *loop.embed())
@@ -115,15 +110,16 @@ class UOTRCL(DeepMethod):
         # Eqs. 4, 5. At temperature 1 all divergences are tiny and only their order counts: float64.
         p = [x.double().softmax(1) for x in logits]
         self.predicted = (p[0] + p[1]).argmax(1)
-        self.predicted_apart = [x.argmax(1) for x in logits]
+        self.predicted_apart = [x.argmax(1) for x in logits]  # by the image, by the text
         if o.confident == "random":
-            self.confident = _random_pairs(loop, o.per_class * loop.n_classes)
+            drawn = torch.randperm(loop.n_pairs, generator=loop.generator("confident"))
+            self.confident = drawn[: o.per_class * loop.n_classes].sort().values.to(loop.device)
         else:
             self.confident = correct.confident_pairs(p[0], p[1], o.per_class)
         if len(self.confident) < 2:
             return
         uv, ut = F.normalize(zv, dim=1), F.normalize(zt, dim=1)
-        self.anchors = [uv[self.confident], ut[self.confident]]
+        self.anchors = [uv[self.confident], ut[self.confident]]  # of the relations
         self.cost = self.semantic_cost(loop, uv, ut)
         mass = self.mass_at(loop.epoch, loop.n_epochs)
         # Eqs. 10 to 14
@@ -152,8 +148,10 @@ class UOTRCL(DeepMethod):
             k = max(1, round(k * o.pool / loop.n_pairs))
         vote = torch.zeros_like(self.targets[0])
         for z, other, y in ((uv, ut, self.targets[0]), (ut, uv, self.targets[1])):
-            weight = correct.consistency(z, other, self.confident, o.consistency)
-            vote += weight[:, None] * correct.neighbour_vote(z, y, k, pool=pool)
+            votes = correct.neighbour_vote(z, y, k, pool=pool)
+            if o.consistency == "folded":
+                votes = correct.consistency(z, other, self.confident)[:, None] * votes
+            vote += votes
         return correct.semantic_cost(vote)
 
     def mass_at(self, epoch: int, n_epochs: int) -> float:
@@ -265,12 +263,6 @@ class UOTRCL(DeepMethod):
 def row_shares(plan: Tensor) -> Tensor:
     """Divide the rows of a plan (n, m) by their sums; empty rows stay 0."""
     return plan / plan.sum(1, keepdim=True).clamp_min(torch.finfo(plan.dtype).tiny)
-
-
-def _random_pairs(loop: LabelLoop, n: int) -> Tensor:
-    """Return n random pairs in ascending order; all where there are fewer."""
-    drawn = torch.randperm(loop.n_pairs, generator=loop.generator("confident"))[:n]
-    return drawn.sort().values.to(loop.device)
 
 
 def _class_shares(train: Training) -> Tensor:

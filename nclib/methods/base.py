@@ -19,29 +19,12 @@ import torch
 from torch import Tensor
 
 from nclib.common.method import Terms, TrainingMethod, method_registry
-from nclib.common.options import Options, option
+from nclib.common.options import Options as Options
+from nclib.common.options import option as option
 from nclib.common.prefetch import X, Y
 from nclib.common.tokens import Tokens
 from nclib.data.dataset import Captions
 from nclib.models import Matcher
-
-__all__ = [
-    "METHODS",
-    "AllPairs",
-    "Batch",
-    "BatchIterable",
-    "ClosedForm",
-    "Loop",
-    "Method",
-    "Options",
-    "StepTerms",
-    "Steps",
-    "Terms",
-    "Truth",
-    "beside",
-    "option",
-    "register",
-]
 
 StepTerms = Terms | Iterator[Terms]
 """What a step gives: its terms; or, written with ``yield``, several terms that are minimised one after the

@@ -16,7 +16,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
 from nclib import losses
@@ -34,6 +33,8 @@ from nclib.methods.parts.anchors import (
 )
 from nclib.models import Matcher
 from nclib.noise import BetaMixture
+
+PUBLISHED = {"warmup_epochs": 10, "epochs": 40, "decay_every": 30, "batch_size": 128, "lr": 2e-4}
 
 
 @dataclass(frozen=True)
@@ -66,9 +67,7 @@ class BiCro(CoTeaching):
         # Five epochs in all, as elsewhere; three of them warm up, so that the first division meets networks
         # that have learned something. Half of a batch counts there, the default of the official code.
         "quick": {"warmup_epochs": 3, "epochs": 2, "decay_every": 1, "keep_ratio": 0.5},
-        "f30k": {"warmup_epochs": 10, "epochs": 40, "decay_every": 30, "batch_size": 128, "lr": 2e-4},
-        "coco": {"warmup_epochs": 10, "epochs": 40, "decay_every": 30, "batch_size": 128, "lr": 2e-4},
-        "cc152k": {"warmup_epochs": 10, "epochs": 40, "decay_every": 30, "batch_size": 128, "lr": 2e-4},
+        **dict.fromkeys(("f30k", "coco", "cc152k"), PUBLISHED),
     }
 
     # -- warm-up: all pairs, but only the small losses of a batch count ---------------------------------
@@ -85,7 +84,7 @@ class BiCro(CoTeaching):
     def begin_epoch(self, loop: Loop) -> Steps:
         division = self.divide_pairs(loop)
         if loop.active == 0:
-            self.logs = [LabelLog(), LabelLog()]
+            self.logs = [LabelLog(loop.n_pairs, loop.device) for _ in loop.networks]
         return self.exchanged_steps(loop, division, noisy=self.noisy_now(loop))
 
     # -- one iteration: labels from the peer, then the noisy batch, then the clean one -------------------
@@ -110,13 +109,13 @@ class BiCro(CoTeaching):
             known = u[anchors], t[anchors]
             ratios = closeness_ratios(u, t, *known)
             y_clean = clean_labels(*ratios, order, o.label_threshold)
-            log.clean.append((clean.index, y_clean))
-            log.anchors.append((clean.index, torch.zeros_like(y_clean).index_fill(0, anchors, 1.0)))
+            places = clean.index.to(loop.device, non_blocking=True)
+            log.label_clean[places], log.anchor[places[anchors]] = y_clean, True
             if noisy is None:
                 return y_clean, None
             u, t = global_vectors(peer.encode_images(noisy.images), peer.encode_captions(noisy.captions))
             y_noisy = noisy_labels(*closeness_ratios(u, t, *known), o.label_threshold)
-            log.noisy.append((noisy.index, y_noisy))
+            log.label_noisy[noisy.index.to(loop.device, non_blocking=True)] = y_noisy
             return y_clean, y_noisy
 
     def _loss(self, loop: Loop, batch: Batch, y: Tensor) -> Tensor:
@@ -128,7 +127,7 @@ class BiCro(CoTeaching):
 
     def end_epoch(self, loop: Loop) -> None:
         super().end_epoch(loop)
-        loop.keep(**self.logs[loop.active].arrays(loop.n_pairs, "" if loop.active == 0 else "_b"))
+        loop.keep(**self.logs[loop.active].arrays("_b" if loop.active else ""))
 
     def diagnostics(self, truth: Truth) -> dict[str, float]:
         return super().diagnostics(truth) | mean_report([log.report(truth) for log in self.logs])

@@ -33,7 +33,6 @@ from nclib.methods.base import Batch, Loop, Options, Steps, Terms, Truth, beside
 from nclib.methods.coteaching import CoTeaching, loss_inside, loss_option, softmax_loss
 from nclib.methods.gsc import predictions
 from nclib.methods.ncr import rectified_label
-from nclib.methods.parts.views import DROP, training_view
 
 MOSTLY_CLEAN = 0.85  # share of clean pairs above which their weights and those of hard pairs are not filtered
 SETS = ("clean", "hard", "noisy")
@@ -51,7 +50,6 @@ class CREAMOptions(Options):
     mined_gradient: bool = option(
         False, help="let the gradient reach the mined weights too, as in the official code"
     )
-    drop: float = option(0.0, low=0, high=0.9, help=DROP)
     loss: str = loss_option("infonce")
 
 
@@ -147,8 +145,7 @@ class CREAM(CoTeaching):
     # -- warm-up and division: InfoNCE of all pairs -------------------------------------------------------
 
     def warmup_step(self, loop: Loop, batch: Batch) -> Terms:
-        S = loop.similarity(training_view(loop, batch, self.options.drop))
-        return {"warmup": self.pair_loss(S).mean()}
+        return {"warmup": self.pair_loss(loop.similarity(batch)).mean()}
 
     def pair_loss(self, S: Tensor) -> Tensor:
         return loss_inside(S, self.options.loss, self.options.tau, negatives="mean")
@@ -163,7 +160,7 @@ class CREAM(CoTeaching):
             self.sets = [part.nonzero()[:, 0] for part in (a & b, a ^ b, ~(a | b))]
             self.kept = torch.zeros((), device=loop.device)  # off-diagonal targets above 0
             self.possible = 0
-        self.log: list[tuple[Tensor, Tensor]] = []
+        self.label = torch.full((loop.n_pairs,), torch.nan, device=loop.device)
         self.with_hard, self.with_noisy = (
             loop.training_epoch >= first_epoch(share, loop.n_epochs) for share in (o.hard_from, o.noisy_from)
         )
@@ -216,21 +213,18 @@ class CREAM(CoTeaching):
         return [f if self.with_hard else 1.0, f, f]
 
     def _loss(self, loop: Loop, batch: Batch, y: Tensor, f: float | Tensor) -> Tensor:
-        S = loop.similarity(training_view(loop, batch, self.options.drop))
+        S = loop.similarity(batch)
         forth, back = mined_targets(S if self.options.mined_gradient else S.detach(), y, f)
         self.kept += forth.count_nonzero() + back.count_nonzero() - 2 * y.count_nonzero()
         self.possible += 2 * len(y) * (len(y) - 1)
-        self.log.append((batch.index, y))
+        self.label[batch.index.to(loop.device, non_blocking=True)] = y
         return mining_loss(S, forth, back, self.options.tau, self.options.loss).mean()
 
     # -- figures and record --------------------------------------------------------
 
     def end_epoch(self, loop: Loop) -> None:
         super().end_epoch(loop)
-        label = torch.full((loop.n_pairs,), torch.nan)
-        for index, y in self.log:
-            label[index] = y.cpu()
-        loop.keep(**{"label_b" if loop.active else "label": label})
+        loop.keep(**{"label_b" if loop.active else "label": self.label})
 
     def diagnostics(self, truth: Truth) -> dict[str, Any]:
         report: dict[str, Any] = super().diagnostics(truth)

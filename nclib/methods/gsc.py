@@ -34,7 +34,6 @@ from nclib.methods.coteaching import divide, loss_inside, loss_option, mean_repo
 from nclib.methods.parts.anchors import global_vectors
 from nclib.methods.parts.bank import compare, encode
 from nclib.methods.parts.detector import detector_report
-from nclib.methods.parts.views import DROP, training_view
 from nclib.models import ImageEncoding, Matcher
 from nclib.models.encoders import l2
 from nclib.models.sgraf import SGR
@@ -51,28 +50,19 @@ class GSCOptions(Options):
     gamma: float = option(0.01, low=0, help="weight gamma of the structure loss")
     tau: float = option(0.07, above=0, help="temperature of InfoNCE and of the predictions")
     beta: float = option(0.7, above=0, high=1, help="share of the last epoch in the weights; 1: no memory")
-    drop: float = option(0.0, low=0, high=0.9, help=DROP)
-    words: str = option(
-        "attention",
-        choices=("attention", "positions"),
-        help="how SGR compares captions: words attend over words, as in the official code of GSC, or word k "
-        "meets word k, as in that of GSC+",
-    )
     loss: str = loss_option("infonce")
 
 
 # ------------------------------------------------------------------------------- similarities in one modality
 
 
-def own_similarities(
-    network: Matcher, images: Any, captions: Any, words: str = "attention"
-) -> tuple[Tensor, Tensor]:
+def own_similarities(network: Matcher, images: Any, captions: Any) -> tuple[Tensor, Tensor]:
     r"""Compare the images of a batch with each other, and the captions with each other.
 
     SGR: both pass its similarity encoder, as published. Between two images, region r meets region r; between
-    two captions, the words of one attend over the words of the other, or word k meets word k. A sample does
-    not differ from itself, so that squared differences are raised by 1e-6; where words attend, the global
-    vectors of one side of the captions are raised by 1e-3.
+    two captions, the words of one attend over the words of the other. A sample does not differ from itself,
+    so that squared differences of images are raised by 1e-6, and the global vectors of one side of the
+    captions by 1e-3.
 
     Other models: the cosine of global vectors, without a sigmoid. In dual encoders this is the similarity of
     the model itself. Models with fragments take the means of their regions and words, one product in place of
@@ -83,7 +73,6 @@ def own_similarities(
     network : Matcher
     images, captions
         Encodings of a batch by ``network``.
-    words : {"attention", "positions"}
 
     Returns
     -------
@@ -93,20 +82,19 @@ def own_similarities(
     if not isinstance(network, SGR):
         v, t = (F.normalize(x.float(), dim=-1) for x in global_vectors(images, captions))
         return v @ v.T, t @ t.T
-    G_v = _by_position(network, images.vectors, images.regions)
-    if words == "positions":
-        return G_v, _by_position(network, captions.vectors, captions.words)
     # Words beyond a caption's length are zero: they change the length of a context, which is made 1.
     sources = ImageEncoding(captions.vectors + APART**0.5, captions.words)
-    return G_v, network.similarity(sources, captions).float()
+    return _by_position(network, images.vectors, images.regions), network.similarity(
+        sources, captions
+    ).float()
 
 
-def _by_position(network: SGR, v: Tensor, parts: Tensor) -> Tensor:
-    """Compare samples by their global vectors (B, D) and fragment with fragment, (B, n, D), as (B, B)."""
+def _by_position(network: SGR, v: Tensor, regions: Tensor) -> Tensor:
+    """Compare images by their global vectors (B, D), and region r with region r, (B, R, D), as (B, B)."""
     with torch.autocast(v.device.type, enabled=False):
-        v, parts = v.to(network.dtype), parts.to(network.dtype)
+        v, regions = v.to(network.dtype), regions.to(network.dtype)
         whole = network.global_similarity((v[:, None] - v).square() + APART)  # (B, B, S)
-        local = network.local_similarity((parts[:, None] - parts).square() + APART)  # (B, B, n, S)
+        local = network.local_similarity((regions[:, None] - regions).square() + APART)  # (B, B, R, S)
         nodes = l2(torch.cat([whole[:, :, None], local], dim=2))
         scores = network.score(network.graph(nodes.flatten(0, 1), None)).view(len(v), len(v)).sigmoid()
         return scores.float()
@@ -176,13 +164,6 @@ class GSC(Method):
         self.a: list[Tensor] = []  # smoothed posteriors of each network, float64 (N,)
         self.b: list[Tensor] = []  # smoothed predictions
 
-    def prepare(self, network: Matcher) -> Matcher:
-        if self.options.words == "positions" and not isinstance(network, SGR):
-            raise ValueError(
-                "words='positions' is a comparison by SGR; take model='sgr', or leave words at 'attention'"
-            )
-        return network
-
     # -- warm-up, where a user asks for it: the same losses, all weights 1 -------------------------------
 
     def warmup_step(self, loop: Loop, batch: Batch) -> Terms:
@@ -212,9 +193,9 @@ class GSC(Method):
 
     def _terms(self, loop: Loop, batch: Batch, omega: Tensor) -> tuple[Terms, Tensor, Tensor]:
         o, k = self.options, loop.active
-        images, captions = encode(loop, training_view(loop, batch, o.drop), k)
+        images, captions = encode(loop, batch, k)
         S = compare(loop, k, images, captions)
-        loss, c = structure(*own_similarities(loop.networks[k], images, captions, o.words), omega)
+        loss, c = structure(*own_similarities(loop.networks[k], images, captions), omega)
         first = "mean" if loop.epoch == 0 else "hardest"  # from scratch the hardest alone do not start
         contrast = omega * loss_inside(S, o.loss, o.tau, negatives=first) / 2  # (B,)
         terms = {"contrast": contrast.mean(), "structure": o.gamma * loss.mean()}
@@ -270,8 +251,8 @@ class GSC(Method):
 class GSCPlus(GSC):
     """GSC+, two networks; ``options`` is a :class:`GSCOptions`.
 
-    Both use weights from the end of the last epoch. The official code of GSC+ compares two captions word by
-    word as it does regions (``words="positions"``); by default, as in that of GSC, words attend over words.
+    Both use weights from the end of the last epoch. The official code of GSC+ compares word k of one caption
+    with word k of the other, as it does regions; here, as in that of GSC, words attend over words.
     """
 
     n_networks = 2

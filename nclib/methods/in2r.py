@@ -28,7 +28,7 @@ from nclib.methods.base import Batch, Loop, Options, Steps, Terms, Truth, option
 from nclib.methods.coteaching import CoTeaching
 from nclib.methods.parts.bank import compare, encode
 from nclib.methods.parts.neighbours import NeighbourLog, Queue
-from nclib.methods.parts.vectors import draws, width_of
+from nclib.methods.parts.vectors import blank_encoding, draws
 from nclib.models import Matcher
 
 
@@ -128,7 +128,7 @@ class IN2R(CoTeaching):
     }
 
     def prepare(self, network: Matcher) -> Matcher:
-        width, heads = width_of(network), self.options.heads
+        width, heads = blank_encoding(network).vectors.shape[1], self.options.heads
         if width % heads:
             raise ValueError(f"heads={heads} must divide the {width} numbers of the model's global vectors")
         network.refiners = nn.ModuleDict({name: Refiner(width, heads) for name in ("text", "image")})
@@ -187,12 +187,12 @@ class IN2R(CoTeaching):
 
     def _rectify(self, loop: Loop, noisy: Batch) -> Tensor:
         """Train noisy pairs against the prototypes of their neighbours in the peer's queue."""
-        tau, queue = self.options.tau, self.queues[1 - loop.active]
+        tau, (v_q, t_q, pairs) = self.options.tau, self.queues[1 - loop.active].rows()
         v, t = (unit(encoding) for encoding in encode(loop, noisy, loop.active))
-        near, from_captions = (nearest(x, keys, self.options.K) for x, keys in ((v, queue.v), (t, queue.t)))
+        near, from_captions = (nearest(x, keys, self.options.K) for x, keys in ((v, v_q), (t, t_q)))
         refiners: Any = loop.networks[loop.active].refiners
-        t_hat, v_hat = refiners["text"](queue.t[near]), refiners["image"](queue.v[from_captions])
-        self.log.add(noisy.index, queue.pairs[near])
+        t_hat, v_hat = refiners["text"](t_q[near]), refiners["image"](v_q[from_captions])
+        self.log.add(noisy.index, pairs[near])
         return (sce(v @ t_hat.T, tau) + sce(t @ v_hat.T, tau)) / 2
 
     # -- figures and record --------------------------------------------------------

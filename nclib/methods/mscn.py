@@ -26,12 +26,13 @@ from torch import Tensor
 from nclib import losses
 from nclib.methods.base import Batch, Loop, Options, Steps, StepTerms, Terms, Truth, option, register
 from nclib.methods.coteaching import GRID, CoTeaching, Division, mean_report
-from nclib.methods.parts.meta import Call, MetaMatcher, MetaPairs, look_ahead_gradient
+from nclib.methods.parts.meta import MetaMatcher, MetaPairs, look_ahead_gradient
 from nclib.models import Matcher
 from nclib.noise import BetaMixture, auc, beta_moments
 
 EDGE = 1e-3  # a beta distribution has no density at 0 and 1: scores there become 0.001 and 0.999
 TINY = 1e-300  # smallest density: a value that neither component can explain still gets a posterior
+PUBLISHED = {"warmup_epochs": 5, "epochs": 50, "decay_every": 30, "batch_size": 128, "lr": 2e-4}
 ROUNDS, GAIN = 10, 1e-2  # M-steps of the mixture, and the gain in log-likelihood below which they end
 
 
@@ -103,9 +104,7 @@ class MSCN(CoTeaching):
         # takes about 70 % of a step; every fourth step it costs less than the steps themselves.
         "quick": {"meta_lr": 17e-5, "lookahead_every": 4},
         "standard": {"meta_lr": 17e-5, "lookahead_every": 4},
-        "f30k": {"warmup_epochs": 5, "epochs": 50, "decay_every": 30, "batch_size": 128, "lr": 2e-4},
-        "coco": {"warmup_epochs": 5, "epochs": 50, "decay_every": 30, "batch_size": 128, "lr": 2e-4},
-        "cc152k": {"warmup_epochs": 5, "epochs": 50, "decay_every": 30, "batch_size": 128, "lr": 2e-4},
+        **dict.fromkeys(("f30k", "coco", "cc152k"), PUBLISHED),
     }
 
     def prepare(self, network: Matcher) -> MetaMatcher:
@@ -214,10 +213,6 @@ class MSCN(CoTeaching):
         """
         network, optimizer = self._network(loop), self.meta_optimizers[loop.active]
 
-        def vectors(of: Batch, **how: bool) -> Call:
-            inputs, kwargs = (of.images, of.captions), {"scored": False, **how}
-            return lambda net, tensors: torch.func.functional_call(net, tensors, inputs, kwargs)
-
         def meta_loss(logits: Tensor) -> Tensor:
             each = F.binary_cross_entropy_with_logits(logits, label.to(logits.dtype), reduction="none")
             return (each * weight).sum() / weight.sum().clamp_min(1)
@@ -225,9 +220,9 @@ class MSCN(CoTeaching):
         draw = loop.generator(f"look-ahead {int(batch.index[0])}")
         gradients, loss = look_ahead_gradient(
             network,
-            vectors(batch),
+            batch,
             lambda logits: self._loss(torch.sigmoid(logits)),
-            vectors(pairs, paired=True),
+            pairs,
             meta_loss,
             lr=loop.lr,
             seed=int(torch.randint(2**62, (), generator=draw)),

@@ -141,17 +141,18 @@ class PCSR(CoTeaching):
 
     def _vote(self, loop: Loop, network: int, index: Tensor, log_pi: Tensor) -> None:
         """Count a vote of the pairs at ``index``, (n,), with distributions (n, C)."""
-        if not self.n_votes:
-            shape = loop.n_pairs, self.options.classes
-            self.n_votes = [torch.zeros(shape, dtype=torch.int16, device=loop.device) for _ in loop.networks]
+        self.n_votes = self.n_votes or self._tables(loop, 0, torch.int16)
         self.n_votes[network][index.to(loop.device, non_blocking=True), log_pi.argmax(1)] += 1
 
     def _keep(self, loop: Loop, index: Tensor, log_pi: Tensor) -> None:
         """Keep the distributions, (n, C), of pairs that the active network trains on, at ``index``, (n,)."""
-        if not self.log_pi:
-            shape = loop.n_pairs, self.options.classes
-            self.log_pi = [torch.full(shape, torch.nan, device=loop.device) for _ in loop.networks]
+        self.log_pi = self.log_pi or self._tables(loop, torch.nan, torch.float32)
         self.log_pi[loop.active][index.to(loop.device, non_blocking=True)] = log_pi
+
+    def _tables(self, loop: Loop, value: float, dtype: torch.dtype) -> list[Tensor]:
+        """Return a table of all pairs and classes for each network, (N, C), filled with a value."""
+        shape = loop.n_pairs, self.options.classes
+        return [torch.full(shape, value, dtype=dtype, device=loop.device) for _ in loop.networks]
 
     # -- two divisions by the peer: by the loss, then by the consistency of the votes --------------------
 

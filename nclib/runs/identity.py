@@ -46,7 +46,8 @@ before. Such a value is left out of names, so that they stay. ``"decay"`` is a s
 
 REMOVED: dict[str, dict[str, Any]] = {
     "bicro": {"split": "beta", "margin_of": "pair", "compat_scatter": False, "metric": "cosine"},
-    "cream": {"filter": "labels"},
+    "cream": {"filter": "labels", "drop": 0.0},
+    **{name: {"drop": 0.0, "words": "attention"} for name in ("gsc", "gsc_plus")},
     "decl": {"hinge": "sum"},
     "in2r": {"elite": True, "refine": True, "soft_target": False, "center": "none"},
     "l2rm": {"split": "mean"},
@@ -55,7 +56,7 @@ REMOVED: dict[str, dict[str, Any]] = {
     "pcsr": {"votes": "training", "duplicates": "ignored", "entropy": "batch"},
     "rcl": {"judge": True, "margin": 0.2, "ratio": 1.0},
     "repair": {"labels_at": "epoch"},
-    "sps": {"duplicates": "one"},
+    "sps": {"duplicates": "one", "drop": 0.0},
     "contrastive_heads": {"supervised": True, "scale": 1 / 0.07},
     **{name: {"top": 0, "loss": "trace"} for name in ("dcca", "dccae")},
     "elrcmr": {"elr_update_in_eval": False, "shrink": 0.0},
@@ -69,7 +70,8 @@ REMOVED: dict[str, dict[str, Any]] = {
     },
 }
 """Options of methods that were taken out after runs had been recorded, with the value that they had in all of
-these. Names still hold it, so that they stay; a record with another value cannot be run again."""
+these. Names still hold it, so that they stay, unless it was once :data:`ADDED`; a record with another value
+cannot be run again."""
 
 UNSAID: dict[str, Any] = {"noise_seed": None, "networks": 1, "compile": "auto", "pictures_on": "auto"}
 """Settings of all runs that stand among settings only with other values than these."""
@@ -131,14 +133,18 @@ def naming(settings: Mapping[str, Any]) -> dict[str, Any]:
         if name in options and options[name] == former:
             rest = {k: v for k, v in options.items() if k != name}
             named = {**named, part: rest} if part else rest
-    if (gone := REMOVED.get(str(settings.get("method")))) and "method_options" in named:
-        named["method_options"] = {**gone, **named["method_options"]}
+    method = str(settings.get("method"))
+    if (gone := REMOVED.get(method)) and "method_options" in named:
+        always = {k: v for k, v in gone.items() if f"{method}.{k}" not in ADDED}
+        named["method_options"] = {**always, **named["method_options"]}
     return named
 
 
 def former_values(method: str = "") -> dict[str, Any]:
-    """Return the values of :data:`ADDED` of the settings of all runs, or of the options of a method."""
-    return {place.rpartition(".")[2]: v for place, v in ADDED.items() if place.rpartition(".")[0] == method}
+    """Return the values of :data:`ADDED` of the settings of all runs, or of the options that a method has."""
+    places = ((*place.rpartition("."), v) for place, v in ADDED.items())
+    gone = REMOVED.get(method, {})
+    return {name: v for part, _, name, v in places if part == method and name not in gone}
 
 
 def removed_options(methods: Registry[Any], method: str) -> dict[str, Any]:

@@ -34,7 +34,7 @@ VARIANTS: dict[str, tuple[dict[str, Any], ...]] = {
     ),
     "mscn": ({"lookahead_every": 2},),
     "cream": ({"mined_gradient": True}, {"loss": "gce"}, {"loss": "triplet"}),
-    "gsc_plus": ({"words": "positions", "model": "sgr"}, {"loss": "triplet"}),
+    "gsc_plus": ({"model": "sgr"}, {"loss": "triplet"}),
     "crank": ({"select": "none", "loss": "gce"},),
     "repair": (
         *({"replace": x} for x in ("image", "text")),
@@ -43,7 +43,7 @@ VARIANTS: dict[str, tuple[dict[str, Any], ...]] = {
     ),
     "uot_rcl": (
         {"confident": "random"},
-        *({"consistency": x} for x in ("literal", "distance", "off")),
+        {"consistency": "off"},
         *({"plc": x} for x in ("ce", "off")),
         {"label_loss": "bounded"},
         {"lam": 0.0},

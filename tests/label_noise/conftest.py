@@ -1,4 +1,4 @@
-"""Shared by the tests of category retrieval: a cache folder of their own, and runs that are stopped."""
+"""Shared by the tests of category retrieval: a cache folder of their own."""
 
 import pytest
 
@@ -14,22 +14,3 @@ def use_cache(category_cache):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("NCLIB_CACHE", str(category_cache))
         yield
-
-
-@pytest.fixture
-def stop_after_two():
-    """Train until two epochs are written, as a run that somebody interrupts."""
-
-    def stop(trainer):
-        saved = trainer._save
-
-        def save():
-            saved()
-            if len(trainer.history) == 2:
-                raise KeyboardInterrupt
-
-        trainer._save = save
-        with pytest.raises(KeyboardInterrupt):
-            trainer.fit(progress=False)
-
-    return stop

@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import pytest
 import torch
+from refusals import refused
 
 from nclib import label_noise
 from nclib.evaluation import mean_average_precision
@@ -69,13 +70,6 @@ def test_energy_keeps_the_fewest_axes_that_hold_it():
     x[4:] *= -1  # variances in the ratio 16 : 9 : 4 : 1
     for energy, axes in ((0.5, 1), (16 / 30, 1), (0.54, 2), (0.83, 2), (0.9, 3), (1.0, 4)):
         assert linear.principal(x, energy).axes.shape[1] == axes
-
-
-def test_features_without_variance_are_refused():
-    with pytest.raises(ValueError, match="image features are the same in every row"):
-        linear.principal(torch.ones(5, 3), 0.9, "image features")
-    with pytest.raises(ValueError, match="at least two rows"):
-        linear.principal(torch.ones(1, 3), 0.9)
 
 
 def test_dimensions_to_try():
@@ -240,13 +234,17 @@ def test_label_graph_adds_the_within_class_scatter():
 # -------------------------------------------------------------------------------------------- all of them
 
 
-def test_unfitted_and_misfit_projections_are_refused():
-    with pytest.raises(RuntimeError, match="must be fitted"):
-        label_noise.build("mvda").project_images(torch.ones(2, 3))
-    with pytest.raises(ValueError, match=r"text features must be \(n, 8\)"):
-        fitted("pls", pairs())[0].project_texts(torch.ones(2, 3))
-    with pytest.raises(ValueError, match="energy=0"):
-        label_noise.build("gma", energy=0)
+@pytest.mark.parametrize(
+    ("call", "named"),
+    [
+        (lambda: linear.principal(torch.ones(5, 3), 0.9, "image features"), ["image features", "same"]),
+        (lambda: Training(*torch.ones(2, 1, 3), *torch.zeros(2, 1).long(), 2), ["at least two", "1"]),
+        (lambda: fitted("pls", pairs())[0].project_texts(torch.ones(2, 3)), ["text", "(n, 8)", "(2, 3)"]),
+        (lambda: label_noise.build("gma", energy=0), ["energy=0", "above 0"]),
+    ],
+)
+def test_what_cannot_be_fitted_or_projected_is_refused(call, named):
+    refused(ValueError, call, *named)
 
 
 def test_the_discriminant_space_has_one_dimension_less_than_classes():

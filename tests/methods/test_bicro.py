@@ -95,11 +95,7 @@ def test_consistency_equals_a_plain_loop():
 @given(st.integers(2, 40), st.integers(0, 10**6))
 def test_labels_lie_in_the_unit_interval_and_anchors_have_one(B, seed):
     g = torch.Generator().manual_seed(seed)
-    scores, u, t = (
-        torch.rand(B, B, generator=g),
-        torch.randn(B, 3, generator=g),
-        torch.randn(B, 3, generator=g),
-    )
+    scores, (u, t) = torch.rand(B, B, generator=g), torch.randn(2, B, 3, generator=g)
     order = by_reliability(scores)
     assert sorted(order.tolist()) == list(range(B))
     anchors = order[-n_anchors(B) :]
@@ -112,12 +108,11 @@ def test_labels_lie_in_the_unit_interval_and_anchors_have_one(B, seed):
 
 
 def test_report_of_the_labels():
-    log = LabelLog()
-    assert log.report(Truth(np.array([True, False])))["label_auc"] is None
-    log.clean = [(torch.tensor([0, 3]), torch.tensor([1.0, 0.6]))]
-    log.anchors = [(torch.tensor([0, 3]), torch.tensor([1.0, 0.0]))]
-    log.noisy = [(torch.tensor([1, 2]), torch.tensor([0.0, 0.8])), (torch.tensor([4]), torch.tensor([0.9]))]
-    report = log.report(Truth(np.array([True, False, True, False, False])))
+    log, truth = LabelLog(5, torch.device("cpu")), Truth(np.array([True, False, True, False, False]))
+    assert log.report(truth)["label_auc"] is None
+    log.label_clean[[0, 3]], log.anchor[0] = torch.tensor([1.0, 0.6]), True
+    log.label_noisy[[1, 2, 4]] = torch.tensor([0.0, 0.8, 0.9])
+    report = log.report(truth)
     assert report["label_auc"] == 0.5  # 0.8 beats 0.0 and loses to 0.9
     assert report["label_matched"] == pytest.approx(0.8)
     assert report["label_mismatched"] == pytest.approx(0.45)
@@ -135,7 +130,7 @@ def test_a_step_labels_by_the_peer_and_updates_noisy_then_clean(tmp_path):
     trainer = trainer_of(tmp_path)
     trainer.epoch, trainer.active = 2, 1
     method = trainer.method
-    method.logs = [LabelLog(), LabelLog()]
+    method.logs = [LabelLog(trainer.n_pairs, trainer.device) for _ in range(2)]
     clean, noisy = trainer.batch(torch.arange(16)), trainer.batch(torch.arange(16, 30))
     peer = trainer.networks[0].eval()
     u, t = global_vectors(peer.encode_images(clean.images), peer.encode_captions(clean.captions))
@@ -146,13 +141,15 @@ def test_a_step_labels_by_the_peer_and_updates_noisy_then_clean(tmp_path):
     steps = method.step(trainer, (clean, noisy))
     first = next(steps)
     assert set(first) == {"noisy"}
-    assert torch.allclose(method.logs[1].clean[0][1], clean_labels(*ratios, order))
-    assert not method.logs[0].clean
+    labels = method.logs[1].label_clean[:16]
+    assert torch.allclose(labels, clean_labels(*ratios, order))
+    assert method.logs[1].anchor.nonzero()[:, 0].tolist() == sorted(order[-2:].tolist())
+    assert method.logs[0].label_clean.isnan().all()
     before = [p.clone() for p in trainer.networks[1].parameters()]
     trainer._minimise(first)
     assert any(not torch.equal(a, b) for a, b in zip(before, trainer.networks[1].parameters(), strict=True))
     second = next(steps)
-    margins = losses.soft_margins(method.logs[1].clean[0][1])
+    margins = losses.soft_margins(labels)
     expected = losses.soft_margin_triplet(trainer.similarity(clean, 1), margins).sum()
     assert second["clean"].item() == pytest.approx(expected.item())  # with the weights of after the first
     assert list(steps) == []

@@ -10,15 +10,8 @@ import torch
 
 import nclib
 from nclib.methods import METHODS, Steps, Truth
-from nclib.methods.coteaching import (
-    CoTeaching,
-    Division,
-    divide,
-    loss_inside,
-    mean_report,
-    min_max,
-    threshold_division,
-)
+from nclib.methods.coteaching import CoTeaching, Division, divide, loss_inside, mean_report, min_max
+from nclib.methods.coteaching import threshold_division as threshold
 from nclib.noise import GaussianMixture1d
 from nclib.runs import epoch_arrays
 
@@ -81,10 +74,10 @@ def test_networks_train_on_each_others_division(at, asked):
 @pytest.mark.parametrize("n", [5, 99, 100, 250])
 def test_if_all_are_clean_one_in_a_hundred_is_noisy(n):
     p = 0.6 + 0.3 * torch.rand(n, generator=torch.Generator().manual_seed(n), dtype=torch.float64)
-    is_clean = threshold_division(p)
+    is_clean = threshold(p)
     assert torch.equal(is_clean, p > p.sort().values[n // 100])
     assert int((~is_clean).sum()) == n // 100 + 1
-    assert threshold_division(torch.tensor([0.5, 0.50001, 0.2])).tolist() == [False, True, False]  # strict
+    assert threshold(torch.tensor([0.5, 0.50001, 0.2])).tolist() == [False, True, False]  # strict
 
 
 def test_equal_losses_are_told_and_taken_for_matched():
@@ -186,7 +179,7 @@ def calling_clean(method, n_clean, monkeypatch):
 
     def posterior(self, loop, network, values):
         p = 0.9 * (torch.arange(len(values)) < n_clean).double()
-        return Division(values, p, threshold_division(p), torch.zeros(200, 3))
+        return Division(values, p, threshold(p), torch.zeros(200, 3))
 
     monkeypatch.setattr(METHODS[method].factory, "posterior", posterior)
 

@@ -151,7 +151,7 @@ def test_a_step_refines_by_both_networks_and_trains_the_three_kinds_in_turn(tmp_
 def test_gradient_reaches_the_mined_weights_only_when_asked(mined_gradient, tmp_path):
     trainer = trainer_of(tmp_path, mined_gradient=mined_gradient)
     method, batch, y = trainer.method, trainer.batch(torch.arange(16)), torch.full((16,), 0.3)
-    method.kept, method.possible, method.log = torch.zeros(()), 0, []
+    method.kept, method.possible, method.label = torch.zeros(()), 0, torch.zeros(trainer.n_pairs)
     trainer.networks[0].eval()
     scores = trainer.similarity(batch)
     found, *wanted = (

@@ -15,14 +15,6 @@ ENDS: list[dict[str, Any]] = [
     {"batch_size": 2, "data_options": {"n_train": 8, "n_val": 8, "n_test": 8}},
     {"batch_size": 53},
 ]
-OWN: dict[str, dict[str, Any]] = {
-    "crank": {"select": "none"},  # so few pairs may all count as wrong
-    "crank_plus": {"select": "none"},
-    "crcl": {"schedules": 1},
-    "mscn": {"threshold": 0.0},
-    "pcsr": {"classes": 12},
-    "repair": {"bank_size": 64, "K": 5},
-}
 
 
 @pytest.mark.filterwarnings(
@@ -31,7 +23,7 @@ OWN: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("values", ENDS, ids=str)
 @pytest.mark.parametrize("method", tiny.TRAINED)
 def test_a_run_at_the_ends_trains(method: str, values: dict[str, Any], tmp_path: Path) -> None:
-    record = tiny.run(method, tmp_path, **{"epochs": 1, **OWN.get(method, {}), **values})
+    record = tiny.run(method, tmp_path, **{"epochs": 1, **tiny.FEW.get(method, {}), **values})
     assert record.curves[-1]["steps"] > 0
     assert all(math.isfinite(v) for k, v in record.curves[-1].items() if k.startswith("loss_"))
     assert record.metrics["test"]["rsum"] > 0

@@ -16,7 +16,7 @@ from nclib.methods import Truth
 from nclib.methods.in2r import Refiner, elite_threshold, nearest, sce, unit
 from nclib.methods.parts.bank import encode
 from nclib.methods.parts.neighbours import KEPT, NeighbourLog, Queue
-from nclib.methods.parts.vectors import draws, width_of
+from nclib.methods.parts.vectors import blank_encoding, draws
 
 SIZES = {"feature_dim": 6, "vocab_size": 20, "n_regions": 5, "embed_dim": 16, "sim_dim": 8, "word_dim": 8}
 run = partial(tiny.run, "in2r", mrate=0.5, lr=5e-3, queue=64, data_options=tiny.SMALLER)
@@ -67,20 +67,19 @@ def test_queue_keeps_the_last_chosen_pairs():
         queue.push(v.requires_grad_(), t, index, chosen)
         kept = [*kept, *((int(index[i]), v[i], t[i]) for i in range(n) if chosen[i])][-7:]
         assert len(queue) == len(kept)
-        found = {int(p): (v, t) for p, v, t in zip(queue.pairs, queue.v, queue.t, strict=True)}
+        found = {int(p): (v, t) for v, t, p in zip(*queue.rows(), strict=True)}
         assert found.keys() == {pair for pair, _, _ in kept}
         for pair, image, caption in kept:
             assert torch.equal(found[pair][0], image)
             assert torch.equal(found[pair][1], caption)
-    assert not queue.v.requires_grad
+    assert not queue.rows()[0].requires_grad
     other = Queue(7)
     other.load_state(Queue(7).state(), torch.device("cpu"))
     assert len(other) == 0
     other.load_state(queue.state(), torch.device("cpu"))
     for each in (queue, other):
         each.push(v[:3], t[:3], torch.arange(3), torch.tensor([True, False, True]))
-    assert torch.equal(queue.pairs, other.pairs)
-    assert torch.equal(queue.v, other.v)
+    assert all(map(torch.equal, queue.rows(), other.rows()))
 
 
 def test_log_counts_and_scores_the_neighbours_where_content_is_known():
@@ -119,7 +118,7 @@ def test_both_networks_start_alike_and_carry_two_refiners():
 def test_width_and_draws_of_every_model(name):
     network = models.build(name, **SIZES)
     captions = network.eval().encode_captions(Tokens(torch.tensor([[4, 5, 6]]), (3,)))
-    assert width_of(network) == captions.vectors.shape[1]
+    assert blank_encoding(network).vectors.shape[1] == captions.vectors.shape[1]
     assert not network.training
     network.train()
     batch, tokens = torch.rand(6, 5, 6), Tokens(torch.arange(1, 19).view(6, 3), (3,) * 6)
@@ -167,7 +166,7 @@ def test_the_peers_posteriors_say_who_enters_the_queue(tmp_path):
     bar = float(w[w > 0.5].mean())
     method.step(trainer, (trainer.batch(index), None))
     expected = [i for i in index.tolist() if peer.is_clean[i] and w[i] > bar]
-    assert sorted(method.queues[0].pairs.tolist()) == expected
+    assert sorted(method.queues[0].rows()[2].tolist()) == expected
     assert 0 < len(expected) < 16
     assert elite_threshold(0.4 * w) == 1.0  # nobody is trusted
 

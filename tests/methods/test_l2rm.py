@@ -14,7 +14,7 @@ import nclib
 from nclib import losses, methods
 from nclib.methods import Batch, Truth
 from nclib.methods.l2rm import CostNetwork
-from nclib.methods.parts.rematching import RematchLog
+from nclib.methods.parts.rematching import SCORED, RematchLog
 from nclib.noise import BetaMixture, auc
 from nclib.ot import entropic, partial_exact
 from nclib.runs import epoch_arrays
@@ -25,11 +25,8 @@ PAIRS_320 = {"n_train": 64, "n_val": 16, "n_test": 16}
 @pytest.mark.parametrize("rematch", losses.REMATCH)
 def test_rematching_waits_for_no_gpu(rematch, monkeypatch):
     monkeypatch.setattr(entropic, "place", lambda *_: "kernel")
-    monkeypatch.setattr(
-        entropic.kernels,
-        "published",
-        lambda problem, _: SimpleNamespace(plan=torch.rand_like(problem.cost)),
-    )
+    solve = lambda problem, _: SimpleNamespace(plan=torch.rand_like(problem.cost))  # noqa: E731
+    monkeypatch.setattr(entropic.kernels, "published", solve)
     with FakeTensorMode():  # tensors without values: what asks for one fails
         scores = torch.rand(6, 6, requires_grad=True)
         log = RematchLog(6, scores.device)
@@ -84,13 +81,8 @@ class Reader:
     """A loop that only serves what one step needs."""
 
     def __init__(self, B=8):
-        self.batch_size, self.device, self.epoch, self.lr_scale, self.n_pairs = (
-            B,
-            torch.device("cpu"),
-            3,
-            1.0,
-            40,
-        )
+        self.batch_size, self.device, self.epoch = B, torch.device("cpu"), 3
+        self.lr_scale, self.n_pairs = 1.0, 40
         self.weight = torch.nn.Parameter(torch.randn(5, 5, generator=torch.Generator().manual_seed(0)))
         self.networks = [torch.nn.Linear(1, 1)]
         self.asked = []
@@ -214,15 +206,8 @@ def test_rematch_report_against_a_plain_count():
             rows.append((right, chosen, max(others), given, np.mean(others)))
     truth = Truth(np.ones(B * batches, bool), lambda i, j: relevance[i][:, j])
     report = log.report(truth)
-    names = (
-        "rematch_precision",
-        "rematch_relevance",
-        "best_relevance",
-        "given_relevance",
-        "chance_relevance",
-    )
     assert len(rows) > 3
-    assert [report[n] for n in names] == pytest.approx(list(np.mean(rows, axis=0)), rel=1e-5)
+    assert [report[n] for n in SCORED] == pytest.approx(list(np.mean(rows, axis=0)), rel=1e-5)
     assert report["rematch_rows"] == pytest.approx(len(rows) / (B * batches))
     assert log.report(Truth(truth.matched, None)) == {}
     found = log.alignment()

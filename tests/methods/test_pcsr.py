@@ -11,11 +11,7 @@ from registered import REGISTERED
 from nclib import models
 from nclib.common.tokens import Tokens
 from nclib.methods.coteaching import Division
-from nclib.methods.parts.classes import (
-    PseudoClasses,
-    consistency,
-    steps_of,
-)
+from nclib.methods.parts.classes import PseudoClasses, consistency, steps_of
 from nclib.methods.parts.replacing import ReplaceLog
 from nclib.methods.pcsr import next_threshold
 from nclib.models import CaptionEncoding, ImageEncoding

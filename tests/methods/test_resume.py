@@ -1,26 +1,18 @@
 """Exact resume of every method: stopped after each epoch and continued, a run equals one never stopped."""
 
-import json
-from pathlib import Path
-
-import numpy as np
 import pytest
 import tiny
 import torch
 
-import nclib
+from nclib.methods import METHODS
 from nclib.methods.mscn import MSCN
-from nclib.runs import checkpoint, cpu_threads, epoch_arrays, experiment_of, resolve
+from nclib.testing import check_method
 
 COMMON = {
-    "dataset": "planted",
+    **tiny.TINY,
     "model": "saf",  # has batch norm and dropout: statistics and draws must survive, too
-    "mrate": 0.4,
-    "batch_size": 16,
-    "warmup_epochs": 1,
-    "epochs": 2,
     "data_options": {"n_train": 32, "n_val": 12, "n_test": 12},
-    "model_options": {"embed_dim": 16, "sim_dim": 8, "word_dim": 8},
+    "threads": 1,
 }
 # Settings that fill a method's own state; several rows try several states.
 OWN = {
@@ -45,50 +37,10 @@ def sixty_clean(self, loop, network, values):
     return found._replace(p_clean=p_clean, is_clean=p_clean > 0.5)
 
 
-def fit_until(settings, epoch):
-    """Train until ``epoch`` is on disk, then stop as Ctrl-C would; return what was started."""
-    experiment = experiment_of(settings.method)
-    dataset = experiment.read_data(settings)
-    request = experiment.request(settings, dataset)
-    folder = experiment.folder(settings, request)
-    trainer = experiment.load(settings, folder, torch.device("cpu")).trainer
-    save = trainer._save
-
-    def save_and_stop():
-        save()
-        if len(trainer.history) == epoch:
-            raise KeyboardInterrupt
-
-    trainer._save = save_and_stop
-    with cpu_threads(1), pytest.raises(KeyboardInterrupt):  # as many as a run uses: sums depend on it
-        trainer.fit(progress=False)
-
-
-def numbers(record):
-    """Results, curves and weights of a run, as text."""
-    curves = [{k: v for k, v in row.items() if not k.endswith("seconds")} for row in record.curves]
-    saved = checkpoint.load(Path(record.folder) / "checkpoint.safetensors")
-    tensors = {f"{i} {k}": v for i, network in enumerate(saved["networks"]) for k, v in network.items()}
-    results = [record.metrics, record.diagnostics, record.best_epoch, curves]
-    return json.dumps([results, checkpoint.digest(tensors)], sort_keys=True)
-
-
 @pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*do not fill a batch", "ignore:crank counted 100%")
 @pytest.mark.parametrize(("method", "own"), CASES, ids=[method for method, _ in CASES])
-def test_stopped_after_every_epoch_equals_never_stopped(method, own, tmp_path, monkeypatch):
+def test_stopped_after_every_epoch_equals_never_stopped(method, own, monkeypatch):
     monkeypatch.setattr(MSCN, "posterior", sixty_clean)
-    given = {**COMMON, **own}
-    whole = nclib.run(method, **given, out=str(tmp_path / "whole"), progress=False)
-    settings = resolve(method, **given, out=str(tmp_path / "parts"))
-    for epoch in range(1, len(whole.curves)):
-        fit_until(settings, epoch)
-    resumed = nclib.run(method, **given, out=str(tmp_path / "parts"), progress=False)
-    assert numbers(resumed) == numbers(whole)
-    kept, again = epoch_arrays(whole.folder), epoch_arrays(resumed.folder)
-    assert kept.keys() == again.keys()
-    for e in kept:
-        assert all(np.array_equal(kept[e][k], again[e][k], equal_nan=True) for k in kept[e])
-    if method == "repair":
-        assert whole.diagnostics["replaced"] > 0
+    check_method(METHODS[method].factory, **COMMON | own)

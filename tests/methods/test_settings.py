@@ -107,7 +107,6 @@ REFUSED: list[tuple[str, dict[str, Any], list[str]]] = [
     ("cream", {"hard_from": 10}, ["hard_from=10", "at least 0 and at most 1"]),
     ("gsc", {"beta": 0}, ["beta=0", "above 0"]),
     ("gsc_plus", {"gamma": -1}, ["gamma=-1", "at least 0"]),
-    ("gsc_plus", {"words": "positions"}, ["words='positions'", "'sgr'", "'attention'"]),
     ("in2r", {"heads": 5}, ["heads=5", "16"]),
     ("mscn", {"lookahead_every": 0}, ["lookahead_every=0", "at least 1"]),
     ("pcsr", {"classes": 1}, ["classes=1", "at least 2"]),

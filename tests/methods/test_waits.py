@@ -20,11 +20,8 @@ from nclib.common.tokens import Tokens
 from nclib.methods.l2rm import L2RM
 
 OWN: dict[str, dict[str, Any]] = {
-    "crank": {"select": "none"},  # the count before an epoch needs values
-    "crank_plus": {"select": "none"},
-    "crcl": {"schedules": 1},
+    **tiny.FEW,
     "cream": {"hard_from": 0.0, "noisy_from": 0.0},
-    "mscn": {"threshold": 0.0},
     "pcsr": {"classes": 12, "refinable_from": 0.0, "ambiguous_from": 0.0},
     "plain": {"ema": 0.5},
     "repair": {"bank_size": 64, "eta": 0.9, "replace": "image"},  # lengths of captions are on the host

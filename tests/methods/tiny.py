@@ -27,6 +27,14 @@ SCORES = torch.tensor(
     [[0.82, 0.31, 0.12, 0.25], [0.28, 0.35, 0.47, 0.09], [0.15, 0.22, 0.76, 0.33], [0.05, 0.41, 0.18, 0.54]],
     dtype=torch.float64,
 )
+# Settings with which every method trains on so few pairs; the count of CRANK needs values and more of them.
+FEW: dict[str, dict[str, Any]] = {
+    **{name: {"select": "none"} for name in ("crank", "crank_plus")},
+    "crcl": {"schedules": 1},
+    "mscn": {"threshold": 0.0},
+    "pcsr": {"classes": 12},
+    "repair": {"bank_size": 64, "K": 5},
+}
 SMALLER = {"n_train": 32, "n_val": 8, "n_test": 8}  # two batches, as data_options
 
 

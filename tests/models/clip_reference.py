@@ -1,4 +1,4 @@
-"""CLIP's towers written out: one picture or text at a time, with torch's own attention."""
+"""CLIP's blocks written out: one picture or text at a time, with torch's own attention."""
 
 import torch
 import torch.nn.functional as F
@@ -32,19 +32,6 @@ def blocks(state, prefix, x, heads, gelu, mask=None):
         x = x + linear(state, f"{name}.mlp.fc2", wide)
         i += 1
     return x
-
-
-def image_states(state, picture, heads=4, gelu="gelu"):
-    """States (1 + grid^2, H) of a picture (3, S, S), patch by patch, after the last norm."""
-    vision = "vision_model."
-    weight = state[f"{vision}embeddings.patch_embedding.weight"]
-    patch, rows = weight.shape[2], [state[f"{vision}embeddings.class_embedding"]]
-    for top in range(0, picture.shape[1], patch):
-        for left in range(0, picture.shape[2], patch):
-            rows.append((weight * picture[:, top : top + patch, left : left + patch]).sum((1, 2, 3)))
-    x = torch.stack(rows) + state[f"{vision}embeddings.position_embedding.weight"]
-    x = blocks(state, vision, norm(state, f"{vision}pre_layrnorm", x), heads, gelu)
-    return norm(state, f"{vision}post_layernorm", x)
 
 
 def text_states(state, ids, heads=2, gelu="gelu"):

@@ -63,28 +63,6 @@ def bert_folder(folder, *, state=None, pieces=PIECES, **changes):
     return config, state
 
 
-def resnet_folder(folder, blocks=(1, 1, 1, 1), *, bottleneck=False, width=8, colours=None):
-    """Write config.json and model.safetensors (and preprocessor_config.json); return the weights.
-
-    ``width`` is a multiple of 8, as in published networks: with 4 channels the gradient of a convolution of
-    torch 2.13 on a processor with AVX2 alone damages the heap.
-    """
-    from transformers import ResNetConfig, ResNetModel
-
-    grow = 4 if bottleneck else 1
-    config = {
-        "model_type": "resnet",
-        "embedding_size": width,
-        "hidden_sizes": [grow * width * 2**i for i in range(4)],
-        "depths": list(blocks),
-        "layer_type": "bottleneck" if bottleneck else "basic",
-    }
-    if colours:
-        text = json.dumps(dict(zip(("image_mean", "image_std"), colours, strict=True)))
-        (folder / "preprocessor_config.json").write_text(text)
-    return write(folder, config, drawn(shapes_of(ResNetModel(ResNetConfig(**config))), scale=1.0))
-
-
 def clip_folder(folder, *, gelu="gelu", text_width=64, out=6, merges=MERGES, **text):
     """Write a whole CLIP folder, tokenizer included; return the weights."""
     from transformers import CLIPConfig, CLIPModel

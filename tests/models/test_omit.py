@@ -222,12 +222,8 @@ def test_scores_can_be_differentiated_twice(matching):
 def test_training_leaves_out_fragments_and_changes_captions():
     images, _ = example(5, 4, 40)
     long = Tokens(torch.randint(4, 30, (500, 12)), (12,) * 500)
-    for options, kept in (
-        ({}, 3),
-        ({"features": "grid"}, 4),
-        ({"mask_ratio": 0.0}, 6),
-        ({"mask_ratio": 0.99}, 1),
-    ):
+    cases = (({}, 3), ({"features": "grid"}, 4), ({"mask_ratio": 0.0}, 6), ({"mask_ratio": 0.99}, 1))
+    for options, kept in cases:
         net = model(dim=16, **options).train()
         assert net.encode_images(images).regions.shape[1] == kept
         assert net.eval().encode_images(images).regions.shape[1] == 6
@@ -268,67 +264,47 @@ def test_shares_of_attention_are_comparable_with_a_plan():
     torch.testing.assert_close(*cosines)
 
 
-@pytest.mark.slow
-def test_words_through_clips_text_tower(tmp_path):
-    clip_folder(tmp_path)
-    net = model(
-        text="clip",
-        text_folder=str(tmp_path),
-        text_words=words_file(tmp_path / "words.json"),
-        vocab_size=len(WORDS),
-    )
-    ids = torch.tensor([[1, 4, 6, 8, 2], [1, 9, 2, 0, 0]])
-    tokens = Tokens(ids, (5, 3))
+@pytest.mark.parametrize(
+    ("kind", "first", "last"),
+    [("bert", 1, None), pytest.param("clip", 1, -1, marks=pytest.mark.slow)],  # CLIP: no end among the words
+)
+def test_words_through_a_pretrained_reader(kind, first, last, tmp_path):
+    bert_folder(tmp_path) if kind == "bert" else clip_folder(tmp_path)
+    options = {"text": kind, "text_folder": str(tmp_path), "vocab_size": len(WORDS)}
+    options["text_words"] = words_file(tmp_path / "words.json")
+    ids, lengths = torch.tensor([[1, 4, 6, 8, 2], [1, 9, 2, 0, 0]]), (5, 3)
+    tokens, net = Tokens(ids, lengths), model(**options)
     t = net.encode_captions(tokens)
     states, ends = net.text_encoder(tokens)
-    unit = states / states.norm(dim=-1, keepdim=True)
-    torch.testing.assert_close(t.vectors, ends / ends.norm(dim=-1, keepdim=True))  # the end of the text
-    assert t.lengths == (3, 1)
-    torch.testing.assert_close(t.words[0], unit[0, 1:4])  # neither the start nor the end is a word
-    torch.testing.assert_close(t.words[1, 0], unit[1, 1])
-    assert (t.words[1, 1:] == 0).all()
-    torch.testing.assert_close(net.train().encode_captions(tokens).words, t.words)  # unchanged
+    whole = states[:, 0] if kind == "bert" else ends  # [CLS], or the end of the text
+    torch.testing.assert_close(t.vectors, whole / whole.norm(dim=-1, keepdim=True))
+    for row, n in enumerate(lengths):
+        words = states[row, :n][first:last]
+        assert t.lengths[row] == len(words)
+        torch.testing.assert_close(t.words[row, : len(words)], words / words.norm(dim=-1, keepdim=True))
+        assert (t.words[row, len(words) :] == 0).all()
+    net.train()
+    if kind == "bert":
+        assert int(net.text_encoder.pieces[len(WORDS), 0]) == PIECES.index("[MASK]")
+        tokens = Tokens(ids.repeat(50, 1), lengths * 50)  # masked and deleted words included
+    else:
+        torch.testing.assert_close(net.encode_captions(tokens).words, t.words)  # unchanged
     net(torch.randn(4, 3, 4), tokens).sum().backward()
     assert net.text_encoder.fc.weight.grad.abs().sum() > 0
-    with pytest.raises(ValueError, match="a caption of 2 tokens; 2 of them are not words"):
-        net.encode_captions(Tokens(torch.tensor([[1, 2]]), (2,)))
-
-
-def test_words_through_a_transformer(tmp_path):
-    bert_folder(tmp_path)
-    options = {
-        "text": "bert",
-        "text_folder": str(tmp_path),
-        "text_words": words_file(tmp_path / "words.json"),
-    }
-    options |= {"vocab_size": len(WORDS)}
-    ids = torch.tensor([[1, 4, 6, 8, 2], [1, 9, 2, 0, 0]])
-    tokens = Tokens(ids, (5, 3))
-    net = model(**options)
-    t = net.encode_captions(tokens)
-    states, _ = net.text_encoder(tokens)
-    unit = states / states.norm(dim=-1, keepdim=True)
-    torch.testing.assert_close(t.vectors, unit[:, 0])  # [CLS] is the global vector and no word
-    assert t.lengths == (4, 2)
-    torch.testing.assert_close(t.words[0], unit[0, 1:])  # [SEP] is a word
-    torch.testing.assert_close(t.words[1, :2], unit[1, 1:3])
-    assert (t.words[1, 2:] == 0).all()
-    assert int(net.text_encoder.pieces[len(WORDS), 0]) == PIECES.index("[MASK]")
-    many = Tokens(ids.repeat(50, 1), (5, 3) * 50)
-    scores = net.train()(torch.randn(4, 3, 4), many)  # masked and deleted words included
-    scores.sum().backward()
-    assert net.text_encoder.fc.weight.grad.abs().sum() > 0
     assert all(p.grad is None for p in net.text_encoder.tower.parameters())
+    n = 1 if kind == "bert" else 2
+    short = Tokens(torch.ones(1, n, dtype=torch.long), (n,))
+    refused(ValueError, lambda: net.encode_captions(short), f"{n} tokens", f"{n} of them")
     tuned = model(**options, finetune=True).train()
-    tuned(torch.randn(4, 3, 4), many).sum().backward()
+    tuned(torch.randn(4, 3, 4), tokens).sum().backward()
     assert tuned.text_encoder.tower.get_input_embeddings().weight.grad.abs().sum() > 0
-    with pytest.raises(ValueError, match="a caption of 1 tokens; 1 of them are not words"):
-        net.encode_captions(Tokens(torch.ones(1, 1, dtype=torch.long), (1,)))
-    with pytest.raises(ValueError, match="is neither a folder with"):
-        model(**options | {"text_folder": str(tmp_path / "none")})
+
+
+def test_a_reader_needs_its_mask(tmp_path):
     bert_folder(tmp_path, pieces=[p for p in PIECES if p != "[MASK]"])
-    with pytest.raises(ValueError, match=r"lacks \[MASK\]"):
-        model(**options)
+    words = words_file(tmp_path / "words.json")
+    given = {"text": "bert", "text_folder": str(tmp_path), "text_words": words, "vocab_size": len(WORDS)}
+    refused(ValueError, lambda: model(**given), "[MASK]")
 
 
 def test_captions_are_changed_at_the_published_rates():
@@ -374,13 +350,9 @@ def test_scoring_without_gradients_gives_the_same_values(matching, global_is_mea
         (
             {"image_global": "first"},
             lambda net: net.encode_images(torch.ones(2, 1, 4)),
-            ["image_global='first'"],
+            ["'first'"],
         ),
-        (
-            {},
-            lambda net: net.similarity(ImageEncoding(torch.ones(1, 4)), toy()[1]),
-            ["regions or words"],
-        ),
+        ({}, lambda net: net.similarity(ImageEncoding(torch.ones(1, 4)), toy()[1]), ["regions or words"]),
         *(
             (options, None, [*(f"{k}={v!r}" for k, v in options.items()), *named])
             for options, named in (

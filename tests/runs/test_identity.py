@@ -96,6 +96,16 @@ def test_an_option_that_was_removed_stands_in_names_and_old_records_are_read():
         METHODS.remove("bolder")
 
 
+def test_an_option_that_was_added_and_removed_again_stands_in_no_name():
+    now = nclib.resolve("gsc_plus", dataset="planted")
+    own = now.flat()["method_options"]
+    old = {**now.flat(), "method_options": {**own, "words": "attention", "drop": 0.0}}
+    assert identity.naming(old) == identity.naming(now.flat())
+    assert not {"words", "drop"} & set(identity.naming(old)["method_options"])
+    assert completed_settings(old)["method_options"] == own
+    assert experiment_of("gsc_plus").read(old) == now
+
+
 def test_what_was_removed_is_no_option_of_its_method_any_more():
     for method, gone in identity.REMOVED.items():
         assert not set(gone) & set(rules(experiment_of(method).methods.options(method)))

@@ -11,7 +11,6 @@ from torch import Tensor
 
 LOG_FLOOR = 1e-8  # of a vote, so that a class without votes costs -log(1e-8) = 18.42 and not infinity
 SIMILARITY_FLOOR = 1e-3  # keeps the ratio of Eq. 7 defined for similarities of zero and below
-DISTANCE_FLOOR = 1e-6
 ROWS = 2048  # rows of a similarity matrix at a time
 ENTRIES = 2**24  # entries of the (rows, B, |G|) mixtures at a time
 
@@ -50,26 +49,13 @@ def confident_pairs(p_images: Tensor, p_texts: Tensor, per_class: int) -> Tensor
     return order[place < per_class].sort().values
 
 
-CONSISTENCY = ("folded", "literal", "distance", "off")
-
-
-def _ratio(own: Tensor, other: Tensor, kind: str) -> Tensor:
-    """Compare cosines, (N,), in the modality that searches with those in the other one (Eq. 7)."""
-    if kind == "off":  # every pair counts fully
-        return torch.ones_like(own)
-    if kind == "distance":  # of cosine distances, in [0, 1]
-        return ((1 - own + DISTANCE_FLOOR) / (1 - other + DISTANCE_FLOOR)).clamp(0, 1)
-    a, b = own.clamp_min(SIMILARITY_FLOOR), other.clamp_min(SIMILARITY_FLOOR)
-    if kind == "literal":  # as printed, in [1e-3, 1000]: grows when the other modality disagrees
-        return a / b
-    return torch.minimum(a / b, b / a)  # folded into (0, 1]: 1 when both modalities agree
-
-
-def consistency(z: Tensor, z_other: Tensor, confident: Tensor, kind: str = "folded") -> Tensor:
-    r"""Return the cross-modal consistency :math:`\mathcal C` of every pair (Eq. 7), (N,).
+def consistency(z: Tensor, z_other: Tensor, confident: Tensor) -> Tensor:
+    r"""Return the cross-modal consistency :math:`\mathcal C` of every pair (Eq. 7), (N,) in (0, 1].
 
     The nearest confident pair is searched in the modality of ``z``; its similarity there is compared with
-    the similarity to the *same* pair in the other modality. The confident pairs themselves have 1.
+    the similarity to the *same* pair in the other modality. The printed ratio grows when the other modality
+    disagrees; here the smaller of it and its inverse counts, which is 1 when both agree. The confident pairs
+    themselves have 1.
 
     Parameters
     ----------
@@ -77,13 +63,12 @@ def consistency(z: Tensor, z_other: Tensor, confident: Tensor, kind: str = "fold
         Unit embeddings of the modality that searches, and of the other one.
     confident : Tensor, int64, (|G|,)
         The confident set.
-    kind : {"folded", "literal", "distance", "off"}
-        Reading of the ratio; the printed one grows with disagreement.
     """
     found = [(part @ z[confident].T).max(1) for part in z.split(ROWS)]  # (rows, |G|)
     nearest = confident[torch.cat([f.indices for f in found])]
-    own = torch.cat([f.values for f in found])
-    ratio = _ratio(own, (z_other * z_other[nearest]).sum(1), kind)
+    a = torch.cat([f.values for f in found]).clamp_min(SIMILARITY_FLOOR)
+    b = (z_other * z_other[nearest]).sum(1).clamp_min(SIMILARITY_FLOOR)
+    ratio = torch.minimum(a / b, b / a)
     ratio[confident] = 1.0
     return ratio
 

@@ -51,11 +51,9 @@ def principal(features: Tensor, energy: float, name: str = "features") -> View:
     Raises
     ------
     ValueError
-        If there are fewer than two rows, or all rows are equal.
+        If all rows are equal.
     """
     n, d = features.shape
-    if n < 2:
-        raise ValueError(f"{name} must have at least two rows, got {n}")
     starts = range(0, n, ROWS)
     mean = torch.stack([features[i : i + ROWS].double().sum(0) for i in starts]).sum(0) / n
     if n >= d:
@@ -144,14 +142,12 @@ class LinearProjector(Projector):
 
     def __init__(self, options: Any) -> None:
         super().__init__(options)
-        self._fitted: dict[str, Tensor] = {}
-        self._chosen: dict[str, float] = {}
+        self._fitted: dict[str, Any] = {"chosen": {}}
 
     def use(self, means: Maps, weights: Maps, **chosen: float) -> None:
         """Put means, (d_v,) and (d_t,), and maps, (d_v, L) and (d_t, L), in place."""
         names = ("image_mean", "text_mean", "image_weight", "text_weight")
-        self._fitted = dict(zip(names, (*means, *weights), strict=True))
-        self._chosen = chosen
+        self._fitted = {**dict(zip(names, (*means, *weights), strict=True)), "chosen": chosen}
 
     def use_vectors(self, pair: tuple[View, View], vectors: Tensor, **chosen: float) -> None:
         """Put coefficients in principal axes, stacked by view, (r_v + r_t, L), in place."""
@@ -169,8 +165,6 @@ class LinearProjector(Projector):
         choose_best(tried, use, validate)
 
     def _project(self, x: Tensor, modality: str) -> Tensor:
-        if not self._fitted:
-            raise RuntimeError(f"{type(self).__name__} must be fitted before it can project")
         mean, weight = (self._fitted[f"{modality}_{name}"] for name in ("mean", "weight"))
         if x.ndim != 2 or x.shape[1] != len(weight):
             raise ValueError(f"{modality} features must be (n, {len(weight)}), got {tuple(x.shape)}")
@@ -183,14 +177,13 @@ class LinearProjector(Projector):
         return self._project(x, "text")
 
     def chosen(self) -> dict[str, float]:
-        return dict(self._chosen)
+        return dict(self._fitted["chosen"])
 
     def state(self) -> dict[str, Any]:
-        return {**self._fitted, "chosen": dict(self._chosen)}
+        return self._fitted
 
     def load_state(self, loop: Any, state: dict[str, Any]) -> None:
-        self._chosen = dict(state["chosen"])
-        self._fitted = {k: v for k, v in state.items() if k != "chosen"}
+        self._fitted = state
 
 
 def views(train: Training, energy: float) -> tuple[View, View]:

@@ -121,25 +121,26 @@ def global_vectors(images: Any, captions: Any) -> tuple[Tensor, Tensor]:
 
 
 class LabelLog:
-    """Soft labels and anchors of one network's epoch, on the device until the epoch ends."""
+    """Soft labels and anchors of one network's epoch, on the device until the epoch ends.
 
-    def __init__(self) -> None:
-        self.clean: list[tuple[Tensor, Tensor]] = []  # pairs, their labels
-        self.noisy: list[tuple[Tensor, Tensor]] = []
-        self.anchors: list[tuple[Tensor, Tensor]] = []  # pairs, 1 where they are anchors
+    Parameters
+    ----------
+    n_pairs : int
+    device : torch.device
 
-    def arrays(self, n_pairs: int, suffix: str = "") -> dict[str, Tensor]:
-        """Return ``label_clean``, ``label_noisy`` (NaN where none) and ``anchor`` (bool), (n_pairs,) each."""
-        result = {}
-        kinds = (("label_clean", self.clean), ("label_noisy", self.noisy), ("anchor", self.anchors))
-        for name, parts in kinds:
-            values = torch.full((n_pairs,), torch.nan)
-            if parts:
-                pairs, labels = (torch.cat(part) for part in zip(*parts, strict=True))
-                values[pairs] = labels.float().cpu()
-            result[name + suffix] = values
-        result["anchor" + suffix] = result["anchor" + suffix] == 1
-        return result
+    Attributes
+    ----------
+    label_clean, label_noisy, anchor : Tensor, (n_pairs,)
+        Labels in clean and in noisy batches, NaN where none; 1 where a pair was an anchor.
+    """
+
+    def __init__(self, n_pairs: int, device: torch.device) -> None:
+        self.label_clean, self.label_noisy = torch.full((2, n_pairs), torch.nan, device=device)
+        self.anchor = torch.zeros(n_pairs, dtype=torch.bool, device=device)
+
+    def arrays(self, suffix: str = "") -> dict[str, Tensor]:
+        """Return ``label_clean``, ``label_noisy`` and ``anchor``, on the host."""
+        return {name + suffix: values.cpu() for name, values in vars(self).items()}
 
     def report(self, truth: Truth) -> dict[str, Any]:
         """Return how the soft labels relate to the truth: their AUC, and their mean for either kind of pair.
@@ -148,7 +149,7 @@ class LabelLog:
         ``clean_label_*`` those of the clean batches; ``anchor_precision`` is the share of anchors that are
         really matched.
         """
-        arrays = self.arrays(len(truth.matched))
+        arrays = self.arrays()
         result: dict[str, Any] = {}
         for prefix, y in (("label", arrays["label_noisy"]), ("clean_label", arrays["label_clean"])):
             given = ~torch.isnan(y).numpy()

@@ -6,17 +6,17 @@ gradients weight by weight, a launch for each on a GPU.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import register_multi_grad_hook
 
 from nclib.models.grouping import accelerated
 
 
 def apart(term: Tensor, weights: Iterable[Tensor]) -> Tensor:
-    """Return a term of a step, on a GPU with a backward pass of its own within that of the step.
+    """Return a term of a step, on a GPU with a backward pass of its own at the end of that of the step.
 
     Parameters
     ----------
@@ -32,32 +32,22 @@ def apart(term: Tensor, weights: Iterable[Tensor]) -> Tensor:
     """
     if not accelerated(term.device):
         return term
-    found: Tensor = _Apart.apply([term], *(w for w in weights if w.requires_grad))
-    return found
+    shown, trained = term.detach().requires_grad_(), [w for w in weights if w.requires_grad]
 
+    def add(of_all: Sequence[Tensor | None]) -> None:
+        """Add the gradients in the layout of the weights, which fused optimisers want."""
+        hook.remove()
+        if of_all[0] is None:  # a backward pass without the term
+            return
+        found = torch.autograd.grad(term, trained, of_all[0], allow_unused=True)
+        pairs = [(w, g.contiguous()) for w, g in zip(trained, found, strict=True) if g is not None]
+        both = [(w.grad, g) for w, g in pairs if w.grad is not None]
+        for w, gradient in pairs:
+            if w.grad is None:  # no other term trains it, or its gradient is the last to come
+                w.grad = gradient
+        if both:
+            torch._foreach_add_(*map(list, zip(*both, strict=True)))
 
-class _Apart(torch.autograd.Function):
-    """See :func:`apart`; the term is in a list, so that its graph does not become a part of this one."""
-
-    @staticmethod
-    def forward(ctx: Any, term: list[Tensor], *weights: Tensor) -> Tensor:
-        ctx.term, ctx.weights = term, weights
-        return term[0].detach()
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[None, ...]:
-        found = torch.autograd.grad(ctx.term, ctx.weights, grads, allow_unused=True)
-        engine: Any = torch.autograd.Variable._execution_engine
-        engine.queue_callback(lambda: _add(ctx.weights, found))  # once the other gradients are there
-        return (None,) * (1 + len(found))
-
-
-def _add(weights: Iterable[Tensor], gradients: Iterable[Tensor | None]) -> None:
-    """Add gradients to those of the weights, in the layout of these, which fused optimisers want."""
-    pairs = [(w, g.contiguous()) for w, g in zip(weights, gradients, strict=True) if g is not None]
-    both = [(w.grad, g) for w, g in pairs if w.grad is not None]
-    for w, gradient in pairs:
-        if w.grad is None:
-            w.grad = gradient
-    if both:
-        torch._foreach_add_(*map(list, zip(*both, strict=True)))
+    # called when the gradients of all these are known, all but the last of them in place
+    hook = register_multi_grad_hook([shown, *trained], add)
+    return shown

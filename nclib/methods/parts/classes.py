@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from nclib.methods.parts.vectors import blank_encoding
 from nclib.models import Matcher
 from nclib.models.ensemble import JointEncoding
 
@@ -53,11 +54,7 @@ class PseudoClasses(nn.Module):
 
     def __init__(self, network: Matcher, classes: int) -> None:
         super().__init__()
-        mode = network.training
-        network.eval()
-        with torch.no_grad():
-            image = network.encode_images(torch.zeros(1, network.n_regions, network.feature_dim))
-        network.train(mode)
+        image = blank_encoding(network)
         first = image.parts[0] if isinstance(image, JointEncoding) else image
         regions = getattr(first, "regions", None)
         self.n = 1 if regions is None else regions.shape[1]

@@ -24,7 +24,6 @@ NARROWING = 4  # a similarity vector of 256 numbers has a hidden layer of 64
 LEAST_HIDDEN = 8  # some models describe a pair by a single number
 EVALUATION_BYTES = 1 << 28  # largest chunk of similarity vectors without gradient
 
-Tensors = dict[str, Tensor]
 Loss = Callable[[Tensor], Tensor]
 
 
@@ -52,15 +51,6 @@ class MetaMatcher(Matcher):
         self.model = model
         self.meta = MetaNet(model.pair_dim)
         self.needs_regions = model.needs_regions
-
-    @property
-    def memory_budget(self) -> int:
-        """Bytes that the intermediate results of one comparison may take; the model's."""
-        return self.model.memory_budget
-
-    @memory_budget.setter
-    def memory_budget(self, value: int) -> None:
-        self.model.memory_budget = value
 
     @property
     def pair_dim(self) -> int:
@@ -98,43 +88,17 @@ class MetaMatcher(Matcher):
 
     def _chunk(self, n_images: int) -> int:
         """Captions whose similarity vectors with all images fit the budget."""
-        training = torch.is_grad_enabled()
-        budget = self.memory_budget if training else min(self.memory_budget, EVALUATION_BYTES)
+        budget = self.model.memory_budget
+        if not torch.is_grad_enabled():
+            budget = min(budget, EVALUATION_BYTES)
         return max(1, budget // (2 * n_images * self.pair_dim * self.dtype.itemsize))
 
     def forward(
-        self,
-        images: Tensor,
-        tokens: Tokens,
-        *,
-        logits: bool = False,
-        paired: bool = False,
-        scored: bool = True,
+        self, images: Tensor, tokens: Tokens, *, logits: bool = False, paired: bool = False
     ) -> Tensor:
-        """Compare all images with all captions, (B, C), or if ``paired`` image i with caption i only, (B,).
-
-        With ``scored=False``, return the similarity vectors instead, one axis more.
-        """
-        encoded = self.encode_images(images), self.encode_captions(tokens)
-        if not scored:
-            return self.pair_vectors(*encoded, paired=paired)
+        """Compare all images with all captions, (B, C), if ``paired`` image i with caption i only, (B,)."""
         compare = self.paired_similarity if paired else self.similarity
-        return compare(*encoded, logits=logits)
-
-
-Call = Callable[[MetaMatcher, Tensors], Tensor]
-"""Similarity vectors of a batch by a network with the given weights and buffers in place of its own."""
-
-
-def _named_tensors(network: MetaMatcher) -> tuple[Tensors, Tensors, Tensors]:
-    """Return the weights of model and meta-network and the buffers, by name.
-
-    The meta-network's are new leaves, so that gradients reach them even while training holds them fixed.
-    """
-    weights: Tensors = dict(network.named_parameters())
-    theta = {n: value.detach().requires_grad_() for n, value in weights.items() if n.startswith("meta.")}
-    phi = {n: value for n, value in weights.items() if n not in theta}
-    return phi, theta, dict(network.named_buffers())
+        return compare(self.encode_images(images), self.encode_captions(tokens), logits=logits)
 
 
 @contextmanager
@@ -145,19 +109,11 @@ def _same_draws(seed: int, device: torch.device) -> Iterator[None]:
         yield
 
 
-def sgd_step(phi: Tensors, gradients: tuple[Tensor | None, ...], lr: float) -> Tensors:
-    """Return ``phi - lr * gradient``, weight by weight in the order of phi; one without a gradient stays."""
-    return {
-        name: value if g is None else value - lr * g
-        for (name, value), g in zip(phi.items(), gradients, strict=True)
-    }
-
-
 def look_ahead_gradient(
     network: MetaMatcher,
-    train_vectors: Call,
+    batch: Batch,
     train_loss: Loss,
-    meta_vectors: Call,
+    pairs: Batch,
     meta_loss: Loss,
     *,
     lr: float,
@@ -174,10 +130,10 @@ def look_ahead_gradient(
     ----------
     network : MetaMatcher
         Its weights and buffers stay as they are.
-    train_vectors, meta_vectors : callable
-        ``f(network, tensors)``: similarity vectors of the training batch and of the meta pairs.
-    train_loss, meta_loss : callable
-        Scalar loss of the logits that the meta-network gives to these vectors.
+    batch, train_loss : Batch, callable
+        Training batch, all images of which are compared with all captions, and scalar loss of their logits.
+    pairs, meta_loss : Batch, callable
+        Meta pairs, and scalar loss of the logit of each.
     lr, seed : float, int
         :math:`\eta`, and the seed of the dropout.
 
@@ -188,23 +144,26 @@ def look_ahead_gradient(
     loss : Tensor
         The meta loss, detached.
     """
-    phi, theta, buffers = _named_tensors(network)
+    weights: dict[str, Tensor] = dict(network.named_parameters())
+    buffers = dict(network.named_buffers())
+    # new leaves, so that gradients reach them even while training holds them fixed
+    theta = {n: value.detach().requires_grad_() for n, value in weights.items() if n.startswith("meta.")}
+    phi = {n: value for n, value in weights.items() if n not in theta}
 
-    def vectors(of: Call, weights: Tensors, draws: int) -> Tensor:
-        fresh = {name: value.clone() for name, value in buffers.items()}
+    def logits(of: Batch, phi: dict[str, Tensor], draws: int, *, paired: bool) -> Tensor:
+        tensors = {**phi, **theta, **{name: value.clone() for name, value in buffers.items()}}
+        how, inputs = {"logits": True, "paired": paired}, (of.images, of.captions)
         with _same_draws(draws, network.device):
-            return of(network, {**weights, **theta, **fresh})
-
-    def logits(z: Tensor) -> Tensor:
-        weights = {name.removeprefix("meta."): value for name, value in theta.items()}
-        score: Tensor = torch.func.functional_call(network.meta, weights, (z,))
-        return score
+            found: Tensor = torch.func.functional_call(network, tensors, inputs, how)
+        return found
 
     # The fused recurrent kernels of CUDA have no second derivative, and neither has what is compiled.
     with torch.backends.cudnn.flags(enabled=False), compiling("off"), torch.enable_grad():
-        loss = train_loss(logits(vectors(train_vectors, phi, seed)))
-        g = torch.autograd.grad(loss, list(phi.values()), create_graph=True, allow_unused=True)
-        after = meta_loss(logits(vectors(meta_vectors, sgd_step(phi, g, lr), seed + 1)))
+        loss = train_loss(logits(batch, phi, seed, paired=False))
+        gradients = torch.autograd.grad(loss, list(phi.values()), create_graph=True, allow_unused=True)
+        step = zip(phi.items(), gradients, strict=True)
+        ahead = {name: value if g is None else value - lr * g for (name, value), g in step}
+        after = meta_loss(logits(pairs, ahead, seed + 1, paired=True))
         return list(torch.autograd.grad(after, list(theta.values()))), after.detach()
 
 

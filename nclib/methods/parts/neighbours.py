@@ -14,34 +14,19 @@ KEPT = 1000  # rectified pairs of an epoch, the last ones, whose neighbours are 
 
 
 class Queue:
-    """The last ``size`` trusted pairs of one network as unit vectors, on its device; the oldest leave first.
-
-    Attributes
-    ----------
-    v, t : Tensor, (len, D)
-        Vectors of images and of captions, without gradient.
-    pairs : Tensor, int64, (len,)
-        Their numbers in the training set.
-    """
+    """The last ``size`` trusted pairs of a network as unit vectors, on its device; the oldest leave first."""
 
     def __init__(self, size: int) -> None:
         self.size, self.count, self._next = size, 0, 0
-        self._v = self._t = self._pairs = torch.empty(0)
+        self._room = [torch.empty(0)] * 3  # for images, captions and numbers
 
     def __len__(self) -> int:
         return self.count
 
-    @property
-    def v(self) -> Tensor:
-        return self._v[: self.count]
-
-    @property
-    def t(self) -> Tensor:
-        return self._t[: self.count]
-
-    @property
-    def pairs(self) -> Tensor:
-        return self._pairs[: self.count]
+    def rows(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Return vectors of images and of captions, (len, D) each, and the numbers of the pairs, (len,)."""
+        v, t, pairs = (room[: self.count] for room in self._room)
+        return v, t, pairs
 
     @torch.no_grad()
     def push(self, v: Tensor, t: Tensor, index: Tensor, chosen: Tensor) -> None:
@@ -50,28 +35,28 @@ class Queue:
         if not self.count:
             self._make(v)
         slots = (self._next + torch.arange(len(rows))) % self.size
-        there, here = slots.to(v.device, non_blocking=True), rows.to(v.device, non_blocking=True)
-        self._v.index_copy_(0, there, v.detach()[here])
-        self._t.index_copy_(0, there, t.detach()[here])
-        self._pairs.index_copy_(0, there, index[rows].to(v.device, non_blocking=True))
+        there, here, numbers = (x.to(v.device, non_blocking=True) for x in (slots, rows, index[rows]))
+        for room, new in zip(self._room, (v[here], t[here], numbers), strict=True):
+            room.index_copy_(0, there, new)
         self._next = (self._next + len(rows)) % self.size
         self.count = min(self.count + len(rows), self.size)
 
     def _make(self, like: Tensor) -> None:
-        self._v, self._t = (like.new_zeros(self.size, like.shape[1]) for _ in range(2))
-        self._pairs = torch.zeros(self.size, dtype=torch.int64, device=like.device)
+        vectors = (like.new_zeros(self.size, like.shape[1]) for _ in range(2))
+        self._room = [*vectors, torch.zeros(self.size, dtype=torch.int64, device=like.device)]
 
     def state(self) -> dict[str, Any]:
         """Return everything :meth:`load_state` needs."""
-        return {"next": self._next, "v": self.v, "t": self.t, "pairs": self.pairs}
+        v, t, pairs = self.rows()
+        return {"next": self._next, "v": v, "t": t, "pairs": pairs}
 
     def load_state(self, state: dict[str, Any], device: torch.device) -> None:
         """Restore what :meth:`state` returned, on ``device``."""
         self._next, self.count = state["next"], len(state["v"])
         if self.count:
             self._make(state["v"].to(device))
-            for mine, kept in ((self._v, "v"), (self._t, "t"), (self._pairs, "pairs")):
-                mine[: self.count] = state[kept].to(device)
+            for mine, name in zip(self.rows(), ("v", "t", "pairs"), strict=True):
+                mine.copy_(state[name])
 
 
 class NeighbourLog:

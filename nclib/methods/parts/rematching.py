@@ -10,6 +10,8 @@ from torch import Tensor
 from nclib.methods.base import Batch, Truth
 from nclib.models.compiled import call
 
+SCORED = ("rematch_precision", "rematch_relevance", "best_relevance", "given_relevance", "chance_relevance")
+
 
 class RematchLog:
     """Collects plans (B, B) of one epoch on their device; nothing is read back before the epoch ends."""
@@ -85,23 +87,21 @@ class RematchLog:
         """
         if not self._rows or truth.relevance is None:
             return {}
-        rows_told = []
+        found = []
         for rows, index in zip(torch.cat(self._rows).cpu().split(self.batch_size), self._index, strict=True):
             mass, _, to = rows.unbind(1)
             relevance = truth.relevance(index, index)  # (B, B)
-            given = relevance.diagonal().clone()
             others = relevance.clone().fill_diagonal_(-1.0)
             chosen = relevance.gather(1, to.long()[:, None])[:, 0]
             best = others.max(1)[0]
             chance = others.clamp_min(0).sum(1) / (len(index) - 1)
             right = ((chosen >= best) & (chosen > 0)).float()
-            rows_told.append(torch.stack([(mass > 0.5).float(), right, chosen, best, given, chance], dim=1))
-        table = torch.cat(rows_told)
+            each = [(mass > 0.5).float(), right, chosen, best, relevance.diagonal(), chance]
+            found.append(torch.stack(each, dim=1))
+        table = torch.cat(found)
         moved = table[table[:, 0] > 0]
-        names = ["rematch_precision", "rematch_relevance"]
-        names += ["best_relevance", "given_relevance", "chance_relevance"]
         means = moved[:, 1:].mean(0).tolist() if len(moved) else []
-        return {"rematch_rows": float(table[:, 0].mean()), **dict(zip(names, means, strict=False))}
+        return {"rematch_rows": float(table[:, 0].mean()), **dict(zip(SCORED, means, strict=False))}
 
 
 def _describe(plan: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,6 +1,8 @@
-"""What IN2R asks of the vectors of any model: their width, and whether a second view differs."""
+"""What methods ask of any model: how its encodings are built, and whether a second view differs."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 from torch import nn
@@ -9,12 +11,12 @@ from nclib.models import Matcher
 
 
 @torch.no_grad()
-def width_of(network: Matcher) -> int:
-    """Return the width D of a network's global vectors."""
+def blank_encoding(network: Matcher) -> Any:
+    """Return an image of zeros as a network encodes it: it shows the shapes of its encodings."""
     mode = network.training
-    vectors = network.eval().encode_images(torch.zeros(1, network.n_regions, network.feature_dim)).vectors
+    encoding = network.eval().encode_images(torch.zeros(1, network.n_regions, network.feature_dim))
     network.train(mode)
-    return int(vectors.shape[1])
+    return encoding
 
 
 def draws(network: nn.Module) -> bool:

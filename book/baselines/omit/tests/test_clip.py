@@ -3,9 +3,10 @@
 import pytest
 import torch
 from baselines.omit.pictures import CLIP_COLOURS
-from clip_reference import image_states, text_states
+from clip_reference import text_states
 from local_weights import WORDS, clip_vocabulary, words_file
 from local_weights import clip_folder as write_clip
+from picture_reference import image_states
 
 from nclib.common.tokens import Tokens
 from nclib.models import build

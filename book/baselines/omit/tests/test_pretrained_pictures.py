@@ -8,9 +8,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 from baselines.omit.pictures import CLIP_COLOURS, IMAGENET, Pictures, PretrainedCells
-from clip_reference import image_states
-from local_weights import WORDS, bert_folder, clip_folder, resnet_folder
+from local_weights import WORDS, bert_folder, clip_folder
 from local_weights import words_file as write_words
+from picture_reference import image_states, resnet_folder
 from PIL import Image
 
 from nclib.common.tokens import Tokens
