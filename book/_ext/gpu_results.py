@@ -12,6 +12,8 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ncbook.measurements import unpacked
+
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
 
@@ -34,7 +36,7 @@ def stored(root: pathlib.Path) -> dict[str, Any] | None:
     path = root / STORED
     if not path.is_file():
         return None
-    found: dict[str, Any] = json.loads(path.read_text("utf8"))
+    found: dict[str, Any] = json.loads(path.read_text("utf8"), object_hook=unpacked)
     if found.get("benchmark") != "gpu" or found.get("small"):
         raise ValueError(f"{path.name} must hold the results of make gpu in the papers' sizes")
     return found

@@ -21,6 +21,7 @@ from nclib.runs.digests import lock_of, read_checked, together
 MEASURED = Path(__file__).resolve().parents[1] / "measured"
 ROOT = MEASURED.parents[1]
 DIGITS = 12
+MISSING = "-"  # in a stored table, of what a row does not have
 
 
 def measurement(name: str) -> dict[str, Any]:
@@ -32,7 +33,7 @@ def measurement(name: str) -> dict[str, Any]:
         When the file was changed, or has no digest in ``SHA256SUMS`` beside it.
     """
     path = MEASURED / f"{name}.json"
-    found: dict[str, Any] = json.loads(read_checked(path))
+    found: dict[str, Any] = json.loads(read_checked(path), object_hook=unpacked)
     return found
 
 
@@ -139,15 +140,44 @@ def probed(part: str) -> pd.DataFrame:
     return pd.DataFrame(measurement(f"probe_{part}")["rows"]).drop(columns="runs")
 
 
+def packed(value: Any) -> Any:
+    """Return a value of JSON with the names of the columns of a table once.
+
+    A list of mappings becomes ``{"columns": names, "table": rows}``, with :data:`MISSING` for what a row does
+    not have.
+    """
+    if isinstance(value, Mapping):
+        return {name: packed(part) for name, part in value.items()}
+    if not isinstance(value, list):
+        return value
+    if len(value) < 2 or not all(isinstance(row, Mapping) and MISSING not in row.values() for row in value):
+        return [packed(part) for part in value]
+    names = list(dict.fromkeys(name for row in value for name in row))
+    return {"columns": names, "table": [[packed(row.get(name, MISSING)) for name in names] for row in value]}
+
+
+def unpacked(part: dict[str, Any]) -> Any:
+    """Return a mapping in a file, or the list of mappings that :func:`packed` made it of."""
+    if part.keys() != {"columns", "table"}:
+        return part
+    rows = (zip(part["columns"], row, strict=True) for row in part["table"])
+    return [{name: value for name, value in row if value != MISSING} for row in rows]
+
+
+def lines(value: Any, depth: int = 0) -> str:
+    """Return JSON with a line for each part of a mapping, and for each row of a table."""
+    if isinstance(value, Mapping) and depth < 3 and any(isinstance(v, list | dict) for v in value.values()):
+        parts = [f"{json.dumps(name)}: {lines(part, depth + 1)}" for name, part in value.items()]
+        return "{\n" + ",\n".join(parts) + "\n}"
+    if isinstance(value, list) and value and all(isinstance(row, list) for row in value):
+        return "[\n" + ",\n".join(lines(row, 3) for row in value) + "\n]"
+    return json.dumps(value, separators=(",", ":"))
+
+
 def write(path: Path, content: object) -> None:
-    """Write a measurement as JSON, every row on a line of its own, and note its digest beside it."""
-    text = json.dumps(content, indent=1)
-    if isinstance(content, Mapping) and isinstance(content.get("rows"), list):
-        rows = ",\n  ".join(map(json.dumps, content["rows"]))
-        text = json.dumps({**content, "rows": []}, indent=1)
-        text = text.replace('"rows": []', f'"rows": [\n  {rows}\n ]', 1)
+    """Write a measurement as JSON, with its tables :func:`packed`, and note its digest beside it."""
     with lock_of(path.parent), together(path.parent) as new:
-        write_atomically(new / path.name, text + "\n")
+        write_atomically(new / path.name, lines(packed(content)) + "\n")
 
 
 def keep(file: Path, name: str) -> Path:

@@ -6,7 +6,9 @@ A table ``robust`` is three files in one folder:
     One row a run, in the order of their names. A heading is the place of a value in the record, such as
     ``settings.method_options.rho``. A cell is a JSON value, or text without quotes where it can be nothing
     else; an empty cell is a value that the record does not have. A row ends with its last value, so that a
-    new column changes no other row.
+    new column changes no other row. What many runs have in common (their settings, data, noise and machine)
+    stands once, in a row of its own above the runs. Its name is ``@`` and the start of a digest of its cells,
+    and the column ``shared`` of a run lists the names of its rows.
 ``robust.npz``
     The curves of these runs (:mod:`nclib.runs.curves`), unpacked when they are needed.
 ``SHA256SUMS``
@@ -39,8 +41,14 @@ from nclib.runs.record import SUM, TASKS, Record, check_form, completed_settings
 from nclib.runs.request import outdated
 from nclib.runs.words import flatten
 
-REMARKS = "remarks"
-FIRST = ("name", SUM, REMARKS)  # the first columns of a table
+REMARKS, SHARED = "remarks", "shared"
+FIRST = ("name", SUM, REMARKS, SHARED)  # the first columns of a table
+PARTS = ("settings", "data", "noise", "environment")  # of a record, which runs have in common
+OWN = {  # but these
+    *(f"settings.{name}" for name in ("seed", "mrate", "noise_rate", "protocol", "noise_file")),
+    *("environment.code", "environment.parts"),
+}
+MARK = "@"  # begins the name of a row that runs share
 NUMBER = re.compile(r"-?\d+(\.\d+)?([eE][-+]?\d+)?")
 WORDS = {"true": True, "false": False, "null": None}
 TIMES = ("seconds", "cpu_seconds", "test_seconds", "peak_memory_mb")  # numbers that no run repeats
@@ -194,6 +202,7 @@ def parse_rows(data: bytes) -> Iterator[tuple[dict[str, Any], str, str]]:
     lines = csv.reader(io.StringIO(data.decode("utf8"), newline=""))
     places = [heading.rpartition(".")[::2] for heading in next(lines, [])]
     known: dict[str, Any] = {}
+    shared: dict[str, dict[str, Any]] = {}
     for line in lines:
         content: dict[str, Any] = {}
         part, above = content, ""
@@ -207,6 +216,12 @@ def parse_rows(data: bytes) -> Iterator[tuple[dict[str, Any], str, str]]:
                 for one in filter(None, parts.split(".")):
                     part = part.setdefault(one, {})
             part[name] = known[cell]
+        if line and line[0].startswith(MARK):
+            shared[content.pop("name")] = content
+            continue
+        for key in content.pop(SHARED, "").split():
+            for group, values in shared[key].items():
+                content[group] = {**values, **content.get(group, {})}
         yield content, content.pop(REMARKS, ""), content.pop(SUM, "")
 
 
@@ -246,7 +261,7 @@ def _changed_rows(path: Path) -> str:
 def write(table: Path, records: Sequence[StoredRun]) -> None:
     """Write a table with its curves and their digests, all or none of them."""
     records = sorted(records, key=lambda one: str(one.content["name"]))
-    curves, lines = dict[str, Epochs](), list[dict[str, str]]()
+    curves, lines, shared = dict[str, Epochs](), list[dict[str, str]](), dict[str, dict[str, str]]()
     for one in records:
         name = one.content["name"]
         if name in curves:
@@ -254,12 +269,14 @@ def write(table: Path, records: Sequence[StoredRun]) -> None:
         curves[name] = one.curves()
         own = own_sum({**one.content, "curves": curves[name]})
         row = {"name": name, SUM: own, **({REMARKS: one.remarks} if one.remarks else {})}
-        lines.append({k: _cell(v) for k, v in {**row, **flatten(one.content)}.items()})
-    head = list(dict.fromkeys([*FIRST, *_head(table), *(k for line in lines for k in line)]))
+        cells = {k: _cell(v) for k, v in {**row, **flatten(one.content)}.items()}
+        lines.append(_apart(cells, shared))
+    rows_of_many = [{"name": key, **cells} for key, cells in shared.items()]
+    head = list(dict.fromkeys([*FIRST, *_head(table), *(k for line in lines + rows_of_many for k in line)]))
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(head)
-    for line in lines:
+    for line in rows_of_many + lines:
         cells = [line.get(k, "") for k in head]
         while not cells[-1]:
             cells.pop()
@@ -268,6 +285,20 @@ def write(table: Path, records: Sequence[StoredRun]) -> None:
     with together(table.parent) as new:
         write_atomically(new / table.name, data)
         write_atomically(new / f"{table.stem}.npz", pack_curves(curves, digest(data)))
+
+
+def _apart(cells: Mapping[str, str], shared: dict[str, dict[str, str]]) -> dict[str, str]:
+    """Move the cells that many runs have in common to ``shared``; return the others and its names."""
+    own, keys = dict(cells), list[str]()
+    for group in PARTS:
+        part = {k: own.pop(k) for k in cells if k.startswith(f"{group}.") and k not in OWN}
+        if not part:
+            continue
+        key = MARK + digest(json.dumps(part, sort_keys=True))[:6]
+        while shared.setdefault(key, part) != part:  # another part has the same name
+            key += "+"
+        keys.append(key)
+    return {**own, SHARED: " ".join(keys)}
 
 
 def _head(table: Path) -> list[str]:

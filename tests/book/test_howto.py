@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import json
 import re
 import shlex
 import shutil
@@ -21,6 +20,7 @@ import ncbook.cli
 import pytest
 import yaml
 from code_blocks import blocks, commands
+from ncbook.measurements import measurement
 
 import nclib
 from nclib import cli
@@ -149,7 +149,7 @@ def test_the_commands_on_full_size_make_a_folder_that_loads(
 
 
 def test_the_table_on_full_size_is_what_was_measured() -> None:
-    found = json.loads((ROOT / "book" / "measured" / "bench_full_size.json").read_text("utf8"))
+    found = measurement("bench_full_size")
     rows = {(r["source"], r["cache"]): r for r in found["loading"]}
     waits = {(r["source"], r["cache"], r["n_ahead"]): r["waiting"] for r in found["steps"]}
     expected = []

@@ -87,6 +87,17 @@ def test_the_mark_and_the_list(tmp_path, monkeypatch, capsys):
     assert "book/ncbook/measurements.py" in old
 
 
+def test_a_stored_table_comes_back_as_it_was(tmp_path, monkeypatch):
+    monkeypatch.setattr(measurements, "MEASURED", tmp_path)
+    rows = [{"a": 1, "b": None}, {"a": 0.1, "c": [{"d": 1}, {"e": {}}]}, {}]
+    content = {"rows": rows, "one": rows[:1], "dash": [{"a": "-"}, {}], "list": [1, [2], "x"], "none": []}
+    measurements.write(tmp_path / "some.json", content)
+    assert measurements.measurement("some") == content
+    text = (tmp_path / "some.json").read_text()
+    assert text.count('"a"') == 3  # of each table once, of the other list as it is
+    assert json.loads(text)["rows"]["table"][0] == [1, None, "-"]
+
+
 @pytest.mark.parametrize("path", BENCH, ids=lambda path: path.stem)
 def test_what_a_benchmark_times_is_there(path):
     assert path.relative_to(ROOT).as_posix() in sources(import_module(path.stem).TIMES)
