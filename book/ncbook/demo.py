@@ -14,6 +14,7 @@ chapter with ``source="recorded"`` then shows them without training.
 from __future__ import annotations
 
 import functools
+import json
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -24,7 +25,9 @@ import numpy as np
 import torch
 
 import nclib
+from nclib.common.files import write_atomically
 from nclib.runs import LoadedRun, Record, checkpoint, epoch_arrays, experiment_of
+from nclib.runs.curves import pack_arrays
 from nclib.runs.digests import LIST, NEXT, digests, read_checked, settle, together
 from nclib.runs.identity import naming
 from nclib.runs.record import completed_settings
@@ -84,8 +87,9 @@ def store(record: Record, folder: Path, keep: Keep) -> None:
         keep = Keep()
     with together(folder, whole=True) as new:
         record.save(new / RECORD)
-        arrays = keep.arrays(epoch_arrays(record.folder))
-        np.savez_compressed(new / ARRAYS, **arrays)  # type: ignore[arg-type]
+        short = json.dumps(json.loads((new / RECORD).read_text("utf8")), separators=(",", ":"))
+        write_atomically(new / RECORD, short)
+        write_atomically(new / ARRAYS, pack_arrays(keep.arrays(epoch_arrays(record.folder))))
         if keep.weights:
             best = checkpoint.load(Path(record.folder) / "checkpoint.safetensors")["best"]
             checkpoint.save(new / WEIGHTS, {"weights": halved(best["weights"])})

@@ -23,6 +23,7 @@ PRINTED = (
     "marks",
     "field",
 )
+METRICS = (*RECALL, "rsum", "time_s")  # columns of printed/retrieval.csv with values
 MISSING = "–"  # the paper prints no value here
 
 
@@ -66,7 +67,14 @@ def printed(name: str = "retrieval", **where: Any) -> pd.DataFrame:
 @functools.cache
 def _file(name: str) -> pd.DataFrame:
     path = Path(__file__).parent / "printed" / f"{name}.csv"
-    return pd.read_csv(path, dtype=str, keep_default_na=False)
+    table = pd.read_csv(path, dtype=str, keep_default_na=False)
+    if name != "retrieval":
+        return table
+    own = [column for column in table if column not in METRICS]  # one line a row of the paper
+    values = table.melt(own, METRICS, var_name="metric", ignore_index=False)
+    values = values[values["value"] != ""].sort_index(kind="stable").reset_index(drop=True)
+    before = own.index("ensemble")
+    return values[[*own[:before], "metric", "value", *own[before:]]]
 
 
 def _lines(name: str, **where: str) -> list[dict[str, str]]:

@@ -41,6 +41,11 @@ def pack_curves(curves: Mapping[str, Epochs], table: str) -> bytes:
         arrays[f"value.{curve}"] = np.array([v for kind, v in there if kind in (FLOAT, WHOLE)], float)
         if others := [json.dumps(v) for kind, v in there if kind == OTHER]:
             arrays[f"text.{curve}"] = _lines(others)
+    return pack_arrays(arrays)
+
+
+def pack_arrays(arrays: Mapping[str, np.ndarray]) -> bytes:
+    """Return the content of an ``.npz`` file with these arrays, packed with LZMA."""
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w") as packed:
         for name, array in arrays.items():
