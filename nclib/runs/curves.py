@@ -69,7 +69,7 @@ def _kind(row: Mapping[str, Any], curve: str) -> int:
 def _following(row: Mapping[str, Any], curve: str) -> float | None:
     """Return the value of a curve by the others of an epoch, where all of them are floats there."""
     others, divisor = FOLLOWING.get(curve, ((), 1))
-    values = [row.get(name) for name in others]
+    values: list[Any] = [row.get(name) for name in others]
     return sum(values) / divisor if values and all(type(v) is float for v in values) else None
 
 

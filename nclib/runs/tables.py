@@ -277,10 +277,10 @@ def write(table: Path, records: Sequence[StoredRun]) -> None:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(head)
     for line in rows_of_many + lines:
-        cells = [line.get(k, "") for k in head]
-        while not cells[-1]:
-            cells.pop()
-        writer.writerow(cells)
+        row_of_cells = [line.get(k, "") for k in head]
+        while not row_of_cells[-1]:
+            row_of_cells.pop()
+        writer.writerow(row_of_cells)
     data = text.getvalue().encode("utf8")
     with together(table.parent) as new:
         write_atomically(new / table.name, data)
