@@ -35,23 +35,12 @@ class ACMROptions(Options):
     widths: str = option("wikipedia", choices=tuple(WIDTHS), help="hidden widths of the official script for")
 
 
-class _Reverse(torch.autograd.Function):
-    """Identity whose gradient is multiplied by -strength."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, strength: float) -> Tensor:
-        ctx.strength = strength
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return -ctx.strength * gradient, None
-
-
 def reverse_gradient(x: Tensor, strength: float) -> Tensor:
     """Return ``x``; its gradient comes back multiplied by ``-strength``."""
-    result: Tensor = _Reverse.apply(x, strength)
-    return result
+    same = x.view_as(x)
+    if same.requires_grad:
+        same.register_hook(lambda gradient: -strength * gradient)
+    return same
 
 
 def reversal_strength(p: float) -> float:

@@ -30,9 +30,7 @@ def reconstruction(x: Tensor, rebuilt: Tensor) -> Tensor:
 
 
 @register(
-    "dccae",
-    summary="DCCA with decoders that rebuild the features; no labels",
-    paper="Wang et al., ICML 2015",
+    "dccae", summary="DCCA with decoders that rebuild the features; no labels", paper="Wang et al., ICML 2015"
 )
 class DCCAE(DCCA):
     """DCCAE; ``options`` is a :class:`DCCAEOptions`."""

@@ -49,9 +49,7 @@ def scatter(view: View, y: Tensor, n_classes: int) -> tuple[Tensor, Tensor, Tens
 
 
 @register(
-    "gma",
-    summary="LDA in both views at once, tied by their class means",
-    paper="Sharma et al., CVPR 2012",
+    "gma", summary="LDA in both views at once, tied by their class means", paper="Sharma et al., CVPR 2012"
 )
 class GMA(LinearProjector):
     """GMLDA; ``options`` is a :class:`GMAOptions`."""

@@ -165,10 +165,7 @@ class CRCL(Method):
 
     def _terms(self, S: Tensor, y: Tensor) -> Terms:
         active, complementary = active_complementary(S, y, self.options.tau)
-        return {
-            "active": (y * active).mean(),
-            "complementary": self.options.weight * complementary.mean(),
-        }
+        return {"active": (y * active).mean(), "complementary": self.options.weight * complementary.mean()}
 
     # -- figures and record --------------------------------------------------------
 

@@ -52,14 +52,7 @@ def published_warmup(dataset: str, mrate: float) -> int:
     ----------
     dataset : {"f30k", "coco", "cc152k"}
     mrate : float in [0, 1]
-
-    Raises
-    ------
-    ValueError
-        For data that the paper does not use.
     """
-    if dataset not in ("f30k", "coco", "cc152k"):
-        raise ValueError(f"dataset must be one of 'f30k', 'coco', 'cc152k', got {dataset!r}")
     usual: int = DECL.settings[dataset]["warmup_epochs"]
     return WARMUP_HIGH_RATE.get(dataset, usual) if mrate > 0.4 else usual
 

@@ -28,6 +28,7 @@ from nclib.methods.base import Batch, Loop, Options, Steps, Terms, Truth, beside
 from nclib.methods.coteaching import CoTeaching, Division, divide, first_epoch, mean_report
 from nclib.methods.parts.bank import compare, encode
 from nclib.methods.parts.classes import PseudoClasses, consistency, entropy, robust_cross_entropy
+from nclib.methods.parts.detector import kind_report
 from nclib.methods.parts.replacing import ReplaceLog
 from nclib.models import Matcher
 from nclib.noise import GaussianMixture1d
@@ -265,10 +266,10 @@ class PCSR(CoTeaching):
             loop.keep(theta=self.theta, **self.log.arrays())
 
     def diagnostics(self, truth: Truth) -> dict[str, Any]:
-        sizes = [torch.bincount(found["kind"], minlength=3).tolist() for found in self.found]
-        named = [{f"n_{kind}": n for kind, n in zip(KINDS, size, strict=True)} for size in sizes]
-        used = [{"classes_used": len(found["voted"].unique())} for found in self.found]
-        return super().diagnostics(truth) | mean_report(named) | mean_report(used) | self.log.report(truth)
+        report: dict[str, Any] = super().diagnostics(truth)
+        report |= kind_report((found["kind"] for found in self.found), KINDS)
+        report |= mean_report([{"classes_used": len(found["voted"].unique())} for found in self.found])
+        return report | self.log.report(truth)
 
     # -- exact resume -----------------------------------------------------------------------------------
 

@@ -45,10 +45,7 @@ class PlainOptions(Options):
     tau: float = option(0.05, above=0, help="temperature of the losses other than the triplet")
     q: float = option(0.7, above=0, high=1, help="exponent of generalised cross entropy")
     ema: float = option(
-        0.0,
-        low=0,
-        below=1,
-        help="decay of a moving average (EMA) of the weights after warm-up; 0: none",
+        0.0, low=0, below=1, help="decay of a moving average (EMA) of the weights after warm-up; 0: none"
     )
     filter: str = option(
         "none",

@@ -24,16 +24,10 @@ from torch.nn.functional import normalize
 
 from nclib import losses
 from nclib.methods.base import Batch, Loop, Options, Steps, Terms, Truth, beside, option, register
-from nclib.methods.coteaching import (
-    CoTeaching,
-    first_epoch,
-    loss_inside,
-    loss_option,
-    mean_report,
-    softmax_loss,
-)
+from nclib.methods.coteaching import CoTeaching, first_epoch, loss_inside, loss_option, softmax_loss
 from nclib.methods.parts.anchors import global_vectors
 from nclib.methods.parts.bank import compare, encode, pooled
+from nclib.methods.parts.detector import kind_report
 from nclib.methods.parts.replacing import ReplaceLog
 
 KINDS = ("noisy", "clean", "sure")
@@ -247,6 +241,5 @@ class SPS(CoTeaching):
             loop.keep(kind=self.kinds(0).byte(), kind_b=self.kinds(1).byte(), **self.log.arrays())
 
     def diagnostics(self, truth: Truth) -> dict[str, Any]:
-        sizes = [torch.bincount(self.kinds(k), minlength=3).tolist() for k in range(2)]
-        named = [{f"n_{kind}": n for kind, n in zip(KINDS, size, strict=True)} for size in sizes]
-        return super().diagnostics(truth) | mean_report(named) | self.log.report(truth)
+        kinds = kind_report(map(self.kinds, range(2)), KINDS)
+        return super().diagnostics(truth) | kinds | self.log.report(truth)

@@ -92,12 +92,7 @@ TEXTS = {"bigru": Text(), "bert": Text(lead=1), "clip": Text(lead=1, tail=1, aug
 
 
 def augment(
-    tokens: Tokens,
-    *,
-    mask_id: int,
-    n_words: int,
-    shortest: int = SHORTEST,
-    continues: Tensor | None = None,
+    tokens: Tokens, *, mask_id: int, n_words: int, shortest: int = SHORTEST, continues: Tensor | None = None
 ) -> Tokens:
     """Mask, replace and delete words at random; the first and the last token stay.
 

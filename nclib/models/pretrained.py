@@ -252,14 +252,7 @@ class CaptionReader(Frozen):
     """
 
     def __init__(
-        self,
-        tower: Any,
-        source: str,
-        option: str,
-        *,
-        words_file: str,
-        vocab_size: int,
-        **tuning: Any,
+        self, tower: Any, source: str, option: str, *, words_file: str, vocab_size: int, **tuning: Any
     ) -> None:
         super().__init__(tower, **tuning)
         self.clip = tower.config.model_type != "bert"

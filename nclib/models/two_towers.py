@@ -62,11 +62,7 @@ class TwoTowers:
     def captions(self, texts: Sequence[str]) -> Tensor:
         """Embed captions, float32 (C, width) on the host, not normalised; long ones are cut at the end."""
         given = self.tokenizer(
-            list(texts),
-            padding=self.padding,
-            truncation=True,
-            max_length=self.longest,
-            return_tensors="pt",
+            list(texts), padding=self.padding, truncation=True, max_length=self.longest, return_tensors="pt"
         ).to(self.device)
         given.pop("token_type_ids", None)
         if self.padding == "max_length":

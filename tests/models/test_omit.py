@@ -347,11 +347,7 @@ def test_scoring_without_gradients_gives_the_same_values(matching, global_is_mea
         ({"matching": "vse"}, lambda net: net.alignments(*toy()), ["matching='vse'", "fragments"]),
         ({"matching": "ot"}, lambda net: net.masses(*toy()), ["matching='ot'", "dustbins"]),
         ({"marginals": "norm"}, lambda net: net.similarity(*toy()), ["marginals='norm'", "lengths"]),
-        (
-            {"image_global": "first"},
-            lambda net: net.encode_images(torch.ones(2, 1, 4)),
-            ["'first'"],
-        ),
+        ({"image_global": "first"}, lambda net: net.encode_images(torch.ones(2, 1, 4)), ["'first'"]),
         ({}, lambda net: net.similarity(ImageEncoding(torch.ones(1, 4)), toy()[1]), ["regions or words"]),
         *(
             (options, None, [*(f"{k}={v!r}" for k, v in options.items()), *named])

@@ -129,11 +129,7 @@ def test_totals_that_differ_by_rounding_are_equal():
 @pytest.mark.parametrize(
     ("call", "error", "named"),
     [
-        (
-            lambda ot, c: ot.label_transport(c, 0.5, HALF, reg=0.05, class_cap="free"),
-            ValueError,
-            "class_cap",
-        ),
+        (lambda ot, c: ot.label_transport(c, 0.5, HALF, reg=0.05, class_cap="free"), ValueError, "class_cap"),
         (lambda ot, c: ot.label_transport(c, 0.5, 2 * HALF, reg=0.05), ValueError, "sum to 1"),
         (lambda ot, c: ot.label_transport(c, 1.2, HALF, reg=0.05), ValueError, "mass"),
         (lambda ot, c: ot.label_transport(c, None, reg=0.1), TypeError, "mass"),

@@ -33,11 +33,7 @@ def small_problems(count, n, m):
 
 
 #: Passes that all problems take together at regularisations of 0.05, 0.01 and 0.003.
-PASSES = {
-    "float32": (41, 76, 254),
-    "float64": (49, 86, 281),
-    "torch": (231, 567, 910),
-}
+PASSES = {"float32": (41, 76, 254), "float64": (49, 86, 281), "torch": (231, 567, 910)}
 
 
 @pytest.mark.parametrize("route", PASSES)
