@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -130,10 +131,8 @@ def entries() -> dict[str, Entry]:
     own = [name for name in REGISTRY if REGISTRY[name].factory.__module__.startswith("nclib.")]
     found |= of_models(own, MODELS)
     found |= {f"run {name}": pairs("plain", **{**values}) for name, values in RUNS.items()}
-    found |= {
-        "run asymmetric": labels("deep_sm", protocol="asymmetric", scope="pair", lr_schedule="constant")
-    }
-    return found | OTHERS
+    asymmetric = labels("deep_sm", protocol="asymmetric", scope="pair", lr_schedule="constant")
+    return found | {"run asymmetric": asymmetric} | OTHERS
 
 
 # --------------------------------------------------------------------------------- models, closed forms
@@ -166,12 +165,8 @@ def of_model(model: str, own: Mapping[str, Any]) -> Entry:
 
 def fitted_pairs(method: str, **own: Any) -> Entry:
     """Return an entry: a fit to planted pairs, and the similarities of another split, in float64."""
-    given = {
-        "dataset": "planted",
-        "mrate": 0.4,
-        "data_options": {**PAIRS["data_options"], "n_train": 80},
-        **own,
-    }
+    sizes = {**PAIRS["data_options"], "n_train": 80}
+    given = {"dataset": "planted", "mrate": 0.4, "data_options": sizes, **own}
 
     def entry(trace: Trace) -> None:
         train(trace, method, type(nclib.methods.build(method)), **given)
@@ -233,12 +228,11 @@ def note_transport(trace: Trace, name: str, t: ot.Transport, tolerance: float = 
                 trace.add(f"{name} certificate {part}", x, tolerance)
 
 
-def through(
-    trace: Trace, name: str, solve: Callable[[Tensor], Tensor], cost: Tensor, tolerance: float
-) -> None:
+def through(trace: Trace, name: str, solve: Callable[[Tensor], Any], cost: Tensor, tolerance: float) -> None:
     """Add the gradient of a weighted sum of a plan."""
     cost = cost.clone().requires_grad_()
-    plan = solve(cost)
+    found = solve(cost)
+    plan = getattr(found, "plan", found)
     (plan * waves(*plan.shape, a=2.0, dtype=plan.dtype)).sum().backward()
     assert cost.grad is not None
     trace.add(f"{name} gradient", cost.grad, tolerance)
@@ -252,13 +246,8 @@ def sinkhorn(trace: Trace) -> None:
     for reg in (0.02, 0.5):
         note_transport(trace, f"reg {reg}", ot.sinkhorn(COST, reg=reg))
         note_transport(trace, f"reg {reg} weights", ot.sinkhorn(COST, P, Q, reg=reg))
-        through(
-            trace,
-            f"reg {reg}",
-            lambda c, reg=reg: ot.sinkhorn(c, P, Q, reg=reg, gradient="implicit").plan,
-            COST,
-            SOLVED,
-        )
+        solve = partial(ot.sinkhorn, p=P, q=Q, reg=reg, gradient="implicit")
+        through(trace, f"reg {reg}", solve, COST, SOLVED)
     note_transport(trace, "mask", ot.sinkhorn(COST, reg=0.1, mask=MASK))
     note_transport(trace, "float32", ot.sinkhorn(COST.float(), P, Q, reg=0.1), LATER)
     note_transport(trace, "log", ot.sinkhorn(COST, P, Q, reg=0.005, method="log"))
@@ -269,15 +258,8 @@ def partial_sinkhorn(trace: Trace) -> None:
         name = f"reg {reg} mass {mass}"
         note_transport(trace, name, ot.partial_sinkhorn(COST, mass, reg=reg))
         note_transport(trace, f"{name} mask", ot.partial_sinkhorn(COST, 0.5 * mass, P, Q, reg=reg, mask=MASK))
-        through(
-            trace,
-            name,
-            lambda c, reg=reg, mass=mass: (
-                ot.partial_sinkhorn(c, mass, P, Q, reg=reg, gradient="implicit").plan
-            ),
-            COST,
-            SOLVED,
-        )
+        solve = partial(ot.partial_sinkhorn, mass=mass, p=P, q=Q, reg=reg, gradient="implicit")
+        through(trace, name, solve, COST, SOLVED)
     masses = torch.tensor([0.1, 0.4, 0.8], dtype=torch.float64)
     note_transport(trace, "masses", ot.partial_sinkhorn(COST, masses, P, Q, reg=0.1))
     note_transport(trace, "float32", ot.partial_sinkhorn(COST.float(), 0.3, reg=0.05), LATER)
@@ -341,9 +323,7 @@ def scaling_plan(trace: Trace) -> None:
             ):
                 of = f"{loop} {reg} {name}"
 
-                def solve(s: Tensor, reg: float = reg, loop: str = loop, given: Any = given) -> Tensor:
-                    return ot.scaling_plan(s, reg=reg, loop=loop, **given)
-
+                solve = partial(ot.scaling_plan, reg=reg, loop=loop, **given)
                 trace.add(f"{of} plan", solve(similarity), SOLVED)
                 through(trace, of, solve, similarity, SOLVED)
                 trace.add(f"{of} float32", solve(similarity.float()), LATER)
@@ -481,14 +461,8 @@ OTHERS: dict[str, Entry] = {
     **{
         f"solver {f.__name__}": f
         for f in (
-            sinkhorn,
-            partial_sinkhorn,
-            published,
-            label_transport,
-            exact,
-            partial_exact,
-            scaling_plan,
-            max_flow,
+            *(sinkhorn, partial_sinkhorn, published, label_transport),
+            *(exact, partial_exact, scaling_plan, max_flow),
         )
     },
     "noise beta_mixture": mixture(noise.BetaMixture),

@@ -194,12 +194,7 @@ LABELS: dict[str, Any] = {
     "hidden": 16,
     "dim": 8,
     "data_options": {
-        "n_train": 90,
-        "n_val": 30,
-        "n_test": 40,
-        "n_classes": 4,
-        "image_dim": 16,
-        "text_dim": 16,
+        **{"n_train": 90, "n_val": 30, "n_test": 40, "n_classes": 4, "image_dim": 16, "text_dim": 16}
     },
 }
 
@@ -240,9 +235,8 @@ def watched(kind: type, trace: Trace) -> Iterator[None]:
             trace.gradient(f"{now['name']} gradient", [p.grad for p in parts], now["tolerance"])
             now["old"] = [p.detach().clone() for p in parts]
             size = max(float(p.grad.norm()) for p in parts) or 1.0
-            now["gradients"] = [
-                p.grad / size for p in parts
-            ]  # faint ones move by their sign, which is rounding
+            # faint ones move by their sign, which is rounding
+            now["gradients"] = [p.grad / size for p in parts]
 
     def after(optimizer: torch.optim.Optimizer, *_: Any) -> None:
         now["updates"] += 1
@@ -382,10 +376,7 @@ def main() -> int:
     for name, (said, _) in found.items():
         if said:
             print(f"{name}: {len(said)} of {len(items(traces[name].values))} differ; {said[0]}")
-    moved, other = (
-        [n for n, (_, moves) in found.items() if moves],
-        [n for n, (said, _) in found.items() if said],
-    )
+    moved, other = ([n for n, each in found.items() if each[k]] for k in (1, 0))
     print(f"{len(moved)} of {len(chosen)} entries moved beyond rounding")
     if not asked.write:
         return int(bool(other))

@@ -31,12 +31,8 @@ BERT_CUT = [
 CLIP_CUT = [
     [["<|startoftext|>"], ["a</w>"], ["r", "e", "d</w>"], ["teapot", "s</w>"], ["<|endoftext|>"]],
     [
-        ["<|startoftext|>"],
-        ["n</w>", "'", "t</w>"],
-        ["z", "e", "b", "r", "a</w>"],
-        ["teapot</w>"],
-        ["a</w>"],
-        ["<|endoftext|>"],
+        *(["<|startoftext|>"], ["n</w>", "'", "t</w>"], ["z", "e", "b", "r", "a</w>"]),
+        *(["teapot</w>"], ["a</w>"], ["<|endoftext|>"]),
     ],
     [["<|startoftext|>"], [], ["<|endoftext|>"]],
 ]
@@ -132,19 +128,16 @@ def test_clip_cuts_long_captions_before_their_end(tmp_path):
     torch.testing.assert_close(words[0, 1], states[1:6].mean(0), rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(words[0, 3], states[7:11].mean(0), rtol=1e-4, atol=1e-5)  # lost its last piece
     torch.testing.assert_close(words[0, 4:], states[-1].expand(6, -1), rtol=1e-4, atol=1e-5)
-    short = text_states(
-        state, torch.tensor([names[p] for p in ("<|startoftext|>", "a</w>", "<|endoftext|>")])
-    )
+    pieces = [names[p] for p in ("<|startoftext|>", "a</w>", "<|endoftext|>")]
+    short = text_states(state, torch.tensor(pieces))
     torch.testing.assert_close(words[1, :3], short, rtol=1e-4, atol=1e-5)
 
 
 def test_older_names_of_weights_are_read(tmp_path):
     _, state = bert_folder(tmp_path)
     wanted = text_encoder("bert", tmp_path)(TOKENS)[0]
-    older = {
-        "bert." + k.replace("Norm.weight", "Norm.gamma").replace("Norm.bias", "Norm.beta"): v
-        for k, v in state.items()
-    }
+    renamed = [k.replace("Norm.weight", "Norm.gamma").replace("Norm.bias", "Norm.beta") for k in state]
+    older = {f"bert.{k}": v for k, v in zip(renamed, state.values(), strict=True)}
     save_file(older, tmp_path / "model.safetensors")
     assert torch.equal(text_encoder("bert", tmp_path)(TOKENS)[0], wanted)
 
@@ -178,15 +171,8 @@ def test_a_trained_tower_can_be_differentiated_twice(tmp_path, kind):
 @pytest.mark.parametrize("finetune", [False, True])
 def test_dropout_is_part_of_training_only(tmp_path, finetune):
     bert_folder(tmp_path, hidden_dropout_prob=0.3)
-    model = build(
-        "vse",
-        feature_dim=6,
-        vocab_size=len(WORDS),
-        text="bert",
-        text_folder=str(tmp_path),
-        text_words=write_words(tmp_path / "words.json"),
-        finetune=finetune,
-    ).train()
+    given = {"text": "bert", "text_folder": str(tmp_path), "text_words": write_words(tmp_path / "words.json")}
+    model = build("vse", feature_dim=6, vocab_size=len(WORDS), **given, finetune=finetune).train()
     same = torch.equal(model.encode_captions(TOKENS).vectors, model.encode_captions(TOKENS).vectors)
     assert same == (not finetune)
     model.eval()
