@@ -121,12 +121,11 @@ def audited(images: Any, captions: Any, noisy: Any, seed: int) -> list[Row]:
         if name == "auto":
             row |= {"picked": found.score, "patterns": patterns(found, wrong)}
         rows.append(row)
-    rows.append(
-        {"score": "two Gaussians", **two_gaussians(SCORES["cosine"](found.pairs, found.neighbours), wrong)}
-    )
+    given = found.pairs, found.neighbours, np.arange(len(wrong)), noisy.image_of
+    rows.append({"score": "two Gaussians", **two_gaussians(SCORES["cosine"](*given), wrong)})
     for score, function in SCORES.items():
         if score not in calls:
-            rows.append({"score": score, **measures(-function(found.pairs, found.neighbours), wrong)})
+            rows.append({"score": score, **measures(-function(*given), wrong)})
     return rows
 
 

@@ -31,7 +31,7 @@ from nclib.auditing.scores import (
     with_random,
 )
 from nclib.auditing.share import Calibration, Sample, Share, calibrate, interval
-from nclib.auditing.within import NATURAL, TOLD_IN_VALUES, Groups, Within, within, within_clusters
+from nclib.auditing.within import TOLD_IN_VALUES, Groups, Within, within, within_clusters
 from nclib.noise import calibration as compare
 
 Array = NDArray[Any]
@@ -180,8 +180,8 @@ class Belief:
     def share(self) -> Share:
         """Share of wrong pairs with a 95 % interval: of the calibration, and what values and runs add.
 
-        Of the pairs that fit no better than exchanges within their value, clean data have some: the lower end
-        leaves out as many.
+        Of right pairs, too, some fit no better than exchanges within their value, and nothing tells how many:
+        the lower end leaves them all out.
         """
         if self.asked is not None:
             return self.asked
@@ -189,7 +189,7 @@ class Belief:
         if self.reason or self.within is None:
             return share
         inside = self.within.share
-        added = inside.value, max(0.0, inside.low - NATURAL), inside.high
+        added = inside.value, 0.0, inside.high
         return Share(*(1 - (1 - end) * (1 - more) for end, more in zip(share, added, strict=True)))
 
     def _with_runs(self, share: Share, rows: NDArray[np.bool_]) -> Share:
@@ -273,11 +273,10 @@ class Belief:
             return self
         right = 1 - np.nan_to_num(self.ends[0])
         if groups is None:
-            return replace(self, alike=within_clusters(self.pairs, near, right, self.seed))
-        of = f"the same {groups.column or 'value'}"
-        return replace(
-            self, within=within(self.pairs, near, groups.values, of, right, self.seed, TOLD_IN_VALUES)
-        )
+            return replace(self, alike=within_clusters(self.pairs, near, right, self.scored.fit, self.seed))
+        of, fit = f"the same {groups.column or 'value'}", self.scored.fit
+        found = within(self.pairs, near, groups.values, of, right, fit, self.seed, TOLD_IN_VALUES)
+        return replace(self, within=found)
 
     @cached_property
     def carried(self) -> Calibration:
@@ -319,18 +318,19 @@ class Belief:
         if base.reason or asked.sum() < FEWEST_ASKED:
             return told if self.within is not None else by_model
         # Labels of a random sample are believed rather than scores that contradict each other, or exchanges
-        # within a value, whose share is an estimate. Where sample and model disagree, there are mistakes that
-        # no score sees, or mistaken labels: the interval holds both.
+        # within a value, whose share is an estimate. Elsewhere, where sample and model disagree, there are
+        # mistakes that no score sees, or mistaken labels: the interval holds both.
         usable, old = self.queries.usable, replace(told, calibration=base)
         place, model = np.searchsorted(usable, rows[asked]), by_model.share
-        share = by_sample(old.ends[0][usable], place, chance[asked], wrong[asked])
-        if not share.low <= model.value <= share.high:
-            ends = min(share.low, model.low), max(share.high, model.high)
-            share = Share((share.value + model.value) / 2, *ends)
-        elif not self.contradicted and self.within is None:
-            return by_model
+        rate = marks.rate if self.contradicted or self.within is not None else None
+        share = by_sample(old.ends[0][usable], place, chance[asked], wrong[asked], rate)
+        if self.within is not None:
+            return replace(told, asked=share)
         if not self.contradicted:
-            return replace(told if self.within is not None else by_model, asked=share)
+            if share.low <= model.value <= share.high:
+                return by_model
+            ends = min(share.low, model.low), max(share.high, model.high)
+            return replace(by_model, asked=Share((share.value + model.value) / 2, *ends))
         part = float(self.shifted.mean())
         outside = Share(*((end - part) / (1 - part) for end in share))
         return replace(told, asked=share, calibration=base.with_share(outside))
@@ -396,7 +396,8 @@ def believe(name: str, pairs: Pairs, near: Neighbours, queries: Queries, seed: i
     exchanged ones however they became wrong. Other scores ask neighbours and siblings, by which wrong pairs
     can fit better than exchanged ones. So the share by the score is drawn towards that by the standardised
     cosine (see :meth:`nclib.auditing.share.Share.beside`) where their intervals meet. Where they do not, the
-    standardised cosine is in use with its own share and its own probabilities, and the interval holds both.
+    standardised cosine is in use with its own share and its own probabilities, and the interval holds both,
+    and half of their distance beyond.
 
     Parameters
     ----------
@@ -442,6 +443,9 @@ def _decided(
             mine = mine.with_share(mine.share.beside(other.share))
         else:
             contradicted = opinions[0].name, mine.share
-            ends = min(mine.share.low, other.share.low), max(mine.share.high, other.share.high)
+            # What misleads the one score may mislead the other, in the same direction, half as far.
+            far = abs(mine.share.value - other.share.value) / 2
+            low, high = max(0.0, other.share.low - far), min(1.0, other.share.high + far)
+            ends = min(mine.share.low, low), max(mine.share.high, high)
             mine = replace(other, share=Share(other.share.value, *ends), doubt=DOUBT)
     return Belief(pairs, queries, opinions, mine, kind, second, contradicted, shifted, seed)

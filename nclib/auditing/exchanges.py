@@ -46,7 +46,8 @@ class Queries:
         """Return the scores of given and of exchanged pairs for :func:`nclib.auditing.share.calibrate`."""
         first, kind = self.count > 0, self.kinds[0] if kind is None else kind
         once = np.ones(len(exchanged), np.int64)
-        return Sample(given[first], kind[first], self.count[first]), Sample(exchanged, self.kinds[1], once)
+        seen = Sample(given[first], kind[first], self.count[first], self.sets[0][1][first])
+        return seen, Sample(exchanged, self.kinds[1], once)
 
 
 def draw_queries(pairs: Pairs, near: Neighbours, rng: np.random.Generator) -> Queries:

@@ -24,8 +24,10 @@ from scipy.special import expit, logit
 from nclib.auditing.share import BINS, Calibration, Curve, Share, interval
 
 Array = NDArray[np.float64]
+#: Rate of mistaken labels of a careful person.
+CAREFUL = 0.03
 #: Priors of the log odds of epsilon, of a, c and of the log odds of b: means and spreads.
-MEANS = np.array([logit(0.03), -2.0, 0.7, -2.5])
+MEANS = np.array([logit(CAREFUL), -2.0, 0.7, -2.5])
 SPREADS = np.array([0.8, 1.2, 0.5, 1.2])
 #: Draws; moves of each after a step towards the labels; part of the draws that a step leaves.
 DRAWS, MOVES, LEFT = 1000, 4, 0.5
@@ -51,11 +53,15 @@ class Corrected(NamedTuple):
     unseen: float
 
 
-def by_sample(p: Array, at: NDArray[Any], chance: Array, wrong: NDArray[np.bool_]) -> Share:
+def by_sample(
+    p: Array, at: NDArray[Any], chance: Array, wrong: NDArray[np.bool_], rate: float | None = None
+) -> Share:
     r"""Estimate the share of wrong pairs by labels of a random sample, whatever the model of P(wrong) is.
 
     The difference estimator of survey sampling: :math:`\frac1N \sum_i p_i + \sum_k w_k (y_k - p_k)` with the
-    weights :math:`w_k \propto 1 / \pi_k`, plus or minus two standard errors.
+    weights :math:`w_k \propto 1 / \pi_k`, plus or minus two standard errors. Of labels of which a part
+    :math:`\epsilon` is mistaken, a share x shows as :math:`\epsilon + (1 - 2\epsilon) x`: the interval holds
+    what no mistaken label gives, and what twice the rate beyond that of a careful person does.
 
     Parameters
     ----------
@@ -66,6 +72,8 @@ def by_sample(p: Array, at: NDArray[Any], chance: Array, wrong: NDArray[np.bool_
     chance : ndarray, (L,)
         Their chances of being asked about, up to a factor.
     wrong : ndarray of bool, (L,)
+    rate : float, optional
+        Estimated rate of mistaken labels; without it none counts as mistaken.
     """
     weight = 1 / chance
     weight /= weight.sum()
@@ -73,8 +81,11 @@ def by_sample(p: Array, at: NDArray[Any], chance: Array, wrong: NDArray[np.bool_
     value = float(p.mean() + weight @ off)
     # A sample without a surprise is not certain: one more label, wrong by half, is added.
     error = 2 * float(np.sqrt((weight**2) @ (off - weight @ off) ** 2 + (0.5 / (len(at) + 1)) ** 2))
-    least, most = wrong.sum() / len(p), 1 - (~wrong).sum() / len(p)
-    return Share(*(float(np.clip(x, least, most)) for x in (value, value - error, value + error)))
+    mistaken = 0.0 if rate is None else 2 * max(0.0, rate - CAREFUL)
+    shown = np.array([value, value - error, value + error])
+    meant = (shown - mistaken) / (1 - 2 * mistaken)
+    ends = (shown[0] + meant[0]) / 2, min(shown[1], meant[1]), max(shown[2], meant[2])
+    return Share(*(float(np.clip(end, 0, 1)) for end in ends))
 
 
 def relabelled(

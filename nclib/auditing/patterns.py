@@ -112,7 +112,7 @@ def find_patterns(
     """
     ids = np.array(pairs.ids, dtype=object)
     found: list[dict[str, Any]] = []
-    fit = cosine(pairs, neighbours)
+    fit = cosine(pairs, neighbours, np.arange(len(pairs)), pairs.image_of)
     taken, options = np.zeros(len(pairs), bool), []
     far = distances(pairs.image_of, neighbours.pictures[:, :NEAREST], pairs.usable & (p_wrong >= SUSPECT))
     for by, unit, images in shifted(pairs.n_images, pairs.image_of, far):

@@ -1,16 +1,14 @@
 r"""Scores of fit between captions and pictures; larger fits better.
 
-Every score is a function ``f(pairs, neighbours, captions=None, images=None)`` that returns float32, (Q,), for
-the caption rows ``captions`` with the picture rows ``images``; by default for the given pairs, (M,). So
-exchanged pairs are scored exactly as given ones are. Symbols: :math:`x_i` picture, :math:`y_j` caption, of
-unit length; :math:`d(a, b) = 1 - \cos(a, b)`.
+Every score is a function ``f(pairs, neighbours, captions, images)`` that returns float32, (Q,), for the
+caption rows ``captions`` with the picture rows ``images``. So exchanged pairs are scored exactly as given
+ones are. Symbols: :math:`x_i` picture, :math:`y_j` caption, of unit length.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import wraps
 from typing import Any
 
 import numpy as np
@@ -28,14 +26,10 @@ from nclib.noise import auc
 
 Array = NDArray[Any]
 Scores = NDArray[np.float32]
-Score = Callable[..., Scores]
-SCORES: dict[str, Score] = {}
 #: Fold of each caption; means and deviations of :func:`with_random`, of captions and of pictures.
 Random = tuple[Indices, Array, Array]
 
-#: LEMoN's number of neighbours, weights of the two neighbour terms, and decay with distance and disagreement.
-K, BETA, GAMMA, TAU_NEAR, TAU_PAIR = 5, 5.0, 5.0, 0.1, 5.0
-#: Captions of one picture that take part in the terms of neighbours and of siblings; steepness of the latter.
+#: Captions of one picture that its captions are compared with at most; steepness of the comparison.
 SIBLINGS, SIBLING_SLOPE = 8, 6.0
 #: Pairs whose pictures and captions are the random ones that the standardised cosine compares with.
 RANDOM = 512
@@ -43,83 +37,18 @@ RANDOM = 512
 MOVED = 0.9
 
 
-def score(name: str) -> Callable[[Callable[[Pairs, Neighbours, Indices, Indices], Scores]], Score]:
-    """Return a decorator that registers a score under ``name`` and gives the rows their defaults."""
-
-    def add(function: Callable[[Pairs, Neighbours, Indices, Indices], Scores]) -> Score:
-        @wraps(function)
-        def of_rows(
-            pairs: Pairs,
-            neighbours: Neighbours,
-            captions: Indices | None = None,
-            images: Indices | None = None,
-        ) -> Scores:
-            rows = np.arange(len(pairs)) if captions is None else captions
-            return function(pairs, neighbours, rows, pairs.image_of[rows] if images is None else images)
-
-        SCORES[name] = of_rows
-        return of_rows
-
-    return add
+def _cosine(pairs: Pairs, rows: Indices, of: Indices) -> Scores:
+    out = np.empty(len(rows), np.float32)
+    for part in blocks(len(rows)):
+        out[part] = np.vecdot(pairs.unit_images(of[part]), pairs.unit_captions(rows[part]))
+    return out
 
 
-def _units(
-    pairs: Pairs, captions: Indices, images: Indices, size: int = 4096
-) -> Iterator[tuple[slice, Array, Array]]:
-    for part in blocks(len(captions), size):
-        yield part, pairs.unit_images(images[part]), pairs.unit_captions(captions[part])
-
-
-@score("cosine")
 def cosine(pairs: Pairs, neighbours: Neighbours, rows: Indices, of: Indices) -> Scores:
     r"""Cosine of the two embeddings, :math:`\cos(x_i, y_j)`."""
-    out = np.empty(len(rows), np.float32)
-    for part, x, y in _units(pairs, rows, of):
-        out[part] = np.vecdot(x, y)
-    return out
+    return _cosine(pairs, rows, of)
 
 
-@score("neighbours")
-def neighbour_disagreement(pairs: Pairs, neighbours: Neighbours, rows: Indices, of: Indices) -> Scores:
-    r"""Disagreement with the pairs of neighbours, negative (LEMoN, Zhang et al., ICML 2025).
-
-    .. math:: -d(x_i, y_j) - \frac{\beta}{k} \sum_n d(y_j, y_n) e^{-\tau_1 d(x_i, x_n) - \tau_2 d(x_n, y_n)}
-        - \frac{\gamma}{k} \sum_m d(x_i, x_m) e^{-\tau_1 d(y_j, y_m) - \tau_2 d(x_m, y_m)}
-
-    over the pairs n of pictures near :math:`x_i` and the pairs m of captions near :math:`y_j`, without the
-    pair itself and its copies; pairs of the picture itself, which have distance 0, count among the n. The
-    first sum is a mean over all pairs of the k nearest pictures. A picture that the caption does not claim
-    lends one caption less, as its own do.
-    """
-    copies = copies_of(pairs, neighbours)
-    same = copies.pair(np.arange(len(pairs)), pairs.image_of)
-    trust = np.where(pairs.usable, np.exp(-TAU_PAIR * (1 - _given(pairs, neighbours))), 0).astype(np.float32)
-    claims = neighbours.once("claims", lambda: _captions_of(pairs))
-    out = np.empty(len(rows), np.float32)
-    for part, x, y in _units(pairs, rows, of, 1024):
-        i, j = of[part], rows[part]
-        pair = copies.pair(j, i)
-        # Picture side: (B, k + 1, c) pairs; the pair itself may be among them, and counts as none.
-        near = np.concatenate([i[:, None], neighbours.similar_images[i, :K]], 1)
-        near_d = np.concatenate([np.zeros((len(i), 1)), 1 - neighbours.similar_image_cosines[i, :K]], 1)
-        n = np.where(near[..., None] < 0, -1, claims[near])
-        known = (n >= 0) & (n != j[:, None, None]) & (same[n] != pair[:, None, None])
-        _lend_less(known[:, 0], pairs.image_of[j] != i, j)
-        weight = np.where(known, trust[n] * np.exp(-TAU_NEAR * near_d.clip(0, 2))[..., None], 0)
-        far = 1 - np.vecdot(y[:, None, None], _take(pairs.unit_captions, n))
-        by_image = (weight * far).sum((1, 2)) / known.sum((1, 2)).clip(1)
-        # Caption side: (B, k) pairs.
-        m = neighbours.similar_captions[j, :K]
-        close = 1 - neighbours.similar_caption_cosines[j, :K].clip(-1, 1)
-        known = (m >= 0) & (same[m] != pair[:, None])
-        weight = np.where(known, trust[m] * np.exp(-TAU_NEAR * close), 0)
-        far = 1 - np.vecdot(x[:, None], _take(pairs.unit_images, pairs.image_of[m]))
-        by_text = (weight * far).sum(1) / known.sum(1).clip(1)
-        out[part] = np.vecdot(x, y) - 1 - BETA * by_image - GAMMA * by_text
-    return out
-
-
-@score("transport")
 def transport(pairs: Pairs, neighbours: Neighbours, rows: Indices, of: Indices) -> Scores:
     r"""Log mass of the pair by the sparse partial plan over neighbours.
 
@@ -141,7 +70,6 @@ def transport(pairs: Pairs, neighbours: Neighbours, rows: Indices, of: Indices) 
     return np.maximum(value, -1e3).astype(np.float32)
 
 
-@score("siblings")
 def siblings(pairs: Pairs, neighbours: Neighbours, rows: Indices, of: Indices) -> Scores:
     r"""Agreement with the K other captions of the picture, near that with the closest of them.
 
@@ -178,7 +106,6 @@ def _lend_less(known: NDArray[np.bool_], foreign: NDArray[np.bool_], rows: Indic
     known[at, rows[at] % known[at].sum(1)] = False
 
 
-@score("standardised")
 def standardised(pairs: Pairs, neighbours: Neighbours, rows: Indices, of: Indices) -> Scores:
     r"""Doubly standardised cosine, mean of :math:`(c - \mu_j) / \sigma_j` and :math:`(c - \nu_i) / \tau_i`.
 
@@ -192,9 +119,7 @@ def standardised(pairs: Pairs, neighbours: Neighbours, rows: Indices, of: Indice
 def standardised_by(pairs: Pairs, random: Random, rows: Indices, of: Indices) -> Scores:
     """Return the doubly standardised cosine, (Q,), which needs no neighbours."""
     fold, caption, picture = random
-    c = np.empty(len(rows), np.float32)
-    for part, x, y in _units(pairs, rows, of):
-        c[part] = np.vecdot(x, y)
+    c = _cosine(pairs, rows, of)
     return (
         (c - caption[0, rows]) / caption[1, rows]
         + (c - picture[0, fold[rows], of]) / picture[1, fold[rows], of]
@@ -203,10 +128,11 @@ def standardised_by(pairs: Pairs, random: Random, rows: Indices, of: Indices) ->
 
 def moments(c: Array, own: NDArray[np.bool_]) -> Array:
     """Return mean and deviation, (2, Q), of rows of cosines, (Q, A), but those of the item's own pairs."""
-    use = ~own
-    n = use.sum(1).clip(1)
-    mean = (c * use).sum(1) / n
-    return np.stack([mean, np.sqrt((((c - mean[:, None]) ** 2) * use).sum(1) / n).clip(1e-6)])
+    n = (own.shape[1] - own.sum(1)).clip(1)
+    middle = c.mean(1)
+    off = np.where(own, 0, c - middle[:, None])
+    mean = off.sum(1) / n
+    return np.stack([middle + mean, np.sqrt((np.vecdot(off, off) / n - mean**2).clip(1e-12))])
 
 
 def with_random(pairs: Pairs, reference: Pairs | None = None) -> Random:
@@ -235,11 +161,6 @@ def with_random(pairs: Pairs, reference: Pairs | None = None) -> Random:
     return fold, caption, picture
 
 
-def _given(pairs: Pairs, neighbours: Neighbours) -> Scores:
-    """Return the cosines of the given pairs, computed once."""
-    return neighbours.once("given", lambda: cosine(pairs, neighbours))
-
-
 def _captions_of(pairs: Pairs) -> NDArray[np.int32]:
     """Return rows of usable captions that claim each picture, (N, c), padded with -1."""
     rows = np.flatnonzero(pairs.usable)
@@ -257,13 +178,17 @@ def _take(unit: Callable[[Any], Array], rows: NDArray[Any]) -> Array:
     return unit(rows.reshape(-1)).reshape(*rows.shape, -1)
 
 
+SCORES: dict[str, Callable[[Pairs, Neighbours, Indices, Indices], Scores]] = {
+    "cosine": cosine,
+    "transport": transport,
+    "siblings": siblings,
+    "standardised": standardised,
+}
 #: Scores that "auto" also puts together, and most pairs of each kind that their weights are fitted to.
-PARTS = ("cosine", "neighbours", "transport", "siblings")
-FITTED = 100_000
+PARTS = ("cosine", "transport", "siblings")
+FITTED = 20_000
 #: Fits of a combination, each without a part of the captions.
 FITS = 5
-#: Scores that count what the other captions of the picture say.
-OF_SIBLINGS = ("siblings", "neighbours")
 #: Captions that are wrong one by one agree less with their siblings: pairs that fit as badly as exchanged
 #: ones then go at least this part of the way from the agreement of others to that of exchanged ones.
 #: Measured: 0.28 and more; 0.05 and less when all captions of a picture are wrong together.
@@ -309,7 +234,7 @@ def parts_of(values: dict[str, Scores], cuts: Array) -> tuple[str, ...]:
     """Return the scores to put together, of :data:`PARTS`; siblings that are wrong together say nothing."""
     sets = slice(cuts[0]), slice(*cuts[:2])
     one, other = ({k: values[k][part] for k in ("cosine", "siblings")} for part in sets)
-    return tuple(name for name in PARTS if name not in OF_SIBLINGS) if wrong_together(one, other) else PARTS
+    return PARTS[:2] if wrong_together(one, other) else PARTS
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import coo_array
 from scipy.special import expit, logit, ndtri
 
 Array = NDArray[np.float64]
@@ -42,12 +43,9 @@ class Share(NamedTuple):
         return self.low <= other.high and other.low <= self.high
 
     def beside(self, other: Share) -> Share:
-        """Return this share drawn towards another, within its interval, which grows towards the other's.
-
-        Value and ends are the means of both; the interval holds that of this share too.
-        """
-        value, low, high = ((mine + its) / 2 for mine, its in zip(self, other, strict=True))
-        return Share(min(max(value, self.low), self.high), min(self.low, low), max(self.high, high))
+        """Return the mean of both, within the interval of this share; the interval holds both."""
+        value = min(max((self.value + other.value) / 2, self.low), self.high)
+        return Share(value, min(self.low, other.low), max(self.high, other.high))
 
 
 @dataclass(frozen=True)
@@ -144,15 +142,20 @@ class Calibration:
 
 
 class Sample(NamedTuple):
-    """Scores of given or exchanged pairs, their kinds, and the number of equal pairs that each represents."""
+    """Scores of given or exchanged pairs, their kinds, and the number of equal pairs that each represents.
+
+    Pairs of one ``unit``, such as the captions of a picture, may be wrong together.
+    """
 
     score: NDArray[Any]
     kind: NDArray[Any]
     number: NDArray[Any]
+    unit: NDArray[Any] | None = None
 
     def of(self, rows: NDArray[np.bool_]) -> Sample:
         """Return some rows."""
-        return Sample(*(values[rows] for values in self))
+        unit = None if self.unit is None else self.unit[rows]
+        return Sample(self.score[rows], self.kind[rows], self.number[rows], unit)
 
 
 def calibrate(given: Sample, exchanged: Sample, seed: int = 0) -> Calibration:
@@ -168,7 +171,7 @@ def calibrate(given: Sample, exchanged: Sample, seed: int = 0) -> Calibration:
 
     Kinds of pairs have a share and an h each, as wrong pairs are like exchanged ones of their kind: a caption
     that repeats on many pictures is wrong in another share, and scores otherwise, than a caption of its own.
-    Equal pairs count as one in the bootstrap, and with their number in the share.
+    Equal pairs count as one in the bootstrap, and with their number in the share; the bootstrap draws units.
 
     What this rests on: right pairs grow rarer without end as the score falls. Where a part of them looks just
     like exchanged pairs, the share is too high by that part.
@@ -219,7 +222,8 @@ def _calibrated(
         return None
     seen, g = (np.histogram(x, edges)[0] for x in (score, other))
     count = np.histogram(score, edges, weights=given.number)[0]
-    f, g = _resampled(seen, rng), _resampled(g, rng)
+    f = _by_unit(given.unit, np.digitize(score, edges[1:-1]), rng) if given.unit is not None else None
+    f, g = _resampled(seen, rng) if f is None else f, _resampled(g, rng)
     unseen = np.append(0.5, rng.exponential(size=REPLICATES))
     f = f * (count / np.maximum(seen, 1)) + unseen[:, None] * g / np.maximum(g.sum(1, keepdims=True), 1)
     centres = (edges[1:] + edges[:-1]) / 2
@@ -244,6 +248,15 @@ def _unknown(reason: str) -> Calibration:
 def _resampled(counts: NDArray[Any], rng: np.random.Generator) -> Array:
     """Return the counts and bootstrap replicates of them, (1 + REPLICATES, H)."""
     return np.concatenate([counts[None], rng.poisson(counts, (REPLICATES, len(counts)))]).astype(np.float64)
+
+
+def _by_unit(unit: NDArray[Any], place: NDArray[Any], rng: np.random.Generator) -> Array | None:
+    """Return counts of bins, and replicates that draw units again; None where each unit is one pair."""
+    unit = np.unique(unit, return_inverse=True)[1]
+    if (n := int(unit.max()) + 1) == len(unit):
+        return None
+    counts = coo_array((np.ones(len(unit)), (unit, place))).tocsr()
+    return np.concatenate([np.ones((1, n)), rng.poisson(1, (REPLICATES, n))]) @ counts
 
 
 def _normal_score(s: Array, exchanged: Array) -> Array:

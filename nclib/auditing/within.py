@@ -9,7 +9,7 @@ exchange within its value).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -17,10 +17,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from nclib.auditing.copies import Copies, copies_of
+from nclib.auditing.copies import Copies, copies_of, first_of
 from nclib.auditing.neighbours import Neighbours, Side, centres_of, nearest_centres
 from nclib.auditing.pairs import Indices, Pairs, exchange, fold_of
-from nclib.auditing.scores import moments
+from nclib.auditing.scores import combination, moments
 from nclib.auditing.share import FEWEST, FEWEST_OF_KIND, Sample, Share, calibrate, interval
 from nclib.common.checks import check_rows
 from nclib.noise import auc
@@ -128,7 +128,14 @@ def grouped(pairs: Pairs, by: str | Sequence[Any]) -> Groups:
 
 
 def within(
-    pairs: Pairs, near: Neighbours, values: Any, of: str, right: Array, seed: int, least: float = 0
+    pairs: Pairs,
+    near: Neighbours,
+    values: Any,
+    of: str,
+    right: Array,
+    fit: Callable[[Indices, Indices], Array],
+    seed: int,
+    least: float = 0,
 ) -> Within | None:
     """Return which pairs fit no better than exchanges within their value; None where nothing can be said.
 
@@ -159,44 +166,53 @@ def within(
         cluster = _clusters(pairs, shown, max(1, int(rare.sum()) // FEWEST_OF_KIND))
         of_value = np.where(rare, len(names) + cluster[pairs.image_of], of_value)
         size = np.bincount(of_value[first])
-    parts = []
-    for value in np.argsort(-size, kind="stable")[: int((size >= FEWEST).sum())]:
-        mine = np.flatnonzero(first & (of_value == value))
-        parts.append((value, mine, *_compared(pairs, copies, mine, rng)))
-    if not parts:
+    large = np.argsort(-size, kind="stable")[: int((size >= FEWEST).sum())]
+    if not len(large):
         return None
-    rows, score, other = (np.concatenate(column) for column in list(zip(*parts, strict=True))[1:])
+    groups = [np.flatnonzero(first & (of_value == value)) for value in large]
+    compared = (_compared(pairs, copies, group, rng) for group in groups)
+    own, others, theirs = (np.concatenate(part, -1) for part in zip(*compared, strict=True))
+    rows = np.concatenate(groups)
+    given = np.stack([own, fit(rows, pairs.image_of[rows])], 1)
+    exchanged = np.stack([theirs, fit(*others)], 1)
+    join = combination(given, exchanged, seed)
+    score, other = join(given).astype(np.float64), join(exchanged).astype(np.float64)
     target = np.arange(len(score) + len(other)) < len(score)
     if (auc(np.concatenate([score, other]), target) or 0) < least:
         return None
     number = copies.count[rows] * right[rows]
     zeros = [np.zeros(len(x), np.int64) for x in (score, other)]
-    found = calibrate(Sample(score, zeros[0], number), Sample(other, zeros[1], zeros[1] + 1), seed)
+    found = calibrate(
+        Sample(score, zeros[0], number, pairs.image_of[rows]), Sample(other, zeros[1], zeros[1] + 1), seed
+    )
     if found.reason:
         return None
     table = []
-    for value, mine, given, _ in (part for part in parts if part[0] < len(names)):
-        wrong, n = found.curves[0].counted(given, np.random.default_rng(value))
-        table.append((str(names[value]), len(mine), *interval(wrong / n, len(mine))))
+    for value, some in zip(large, np.split(score, np.cumsum([*map(len, groups)])[:-1]), strict=True):
+        if value < len(names):
+            wrong, n = found.curves[0].counted(some, np.random.default_rng(value))
+            table.append((str(names[value]), len(some), *interval(wrong / n, len(some))))
     table.append(("all", len(rows), *found.share))
     columns = ["value", "pairs", "share", "low", "high"]
     ends = np.zeros((3, len(pairs)))
     ends[:, rows] = found(score, zeros[0])
     use = np.flatnonzero(pairs.usable)
-    _, one, of_pair = np.unique(copies.pair(use, pairs.image_of[use]), return_index=True, return_inverse=True)
-    ends[:, use] = ends[:, use[one[of_pair]]]  # copies are as likely to be wrong as the first of them
+    same = first_of(copies.pair(use, pairs.image_of[use]))
+    ends[:, use] = ends[:, use[same]]  # copies are as likely to be wrong as the first of them
     part = float(number.sum() / pairs.usable.sum())
     return Within(of, pd.DataFrame(table, columns=columns), ends, Share(*(part * end for end in found.share)))
 
 
-def within_clusters(pairs: Pairs, near: Neighbours, right: Array, seed: int) -> Within | None:
+def within_clusters(
+    pairs: Pairs, near: Neighbours, right: Array, fit: Callable[[Indices, Indices], Array], seed: int
+) -> Within | None:
     """Return :func:`within` clusters of pictures, as many as leave given and exchanged pairs apart."""
     n, k = int(pairs.usable.sum()), MOST_CLUSTERS
     while k >= FEWEST_CLUSTERS:
         if n >= k * FEWEST_OF_KIND:
             values = _clusters(pairs, pairs.usable_images, k)[pairs.image_of]
             of = f"a similar picture (of {k} clusters)"
-            if (found := within(pairs, near, values, of, right, seed, TOLD_APART)) is not None:
+            if (found := within(pairs, near, values, of, right, fit, seed, TOLD_APART)) is not None:
                 return found
         k //= 2
     return None
@@ -209,8 +225,10 @@ def _clusters(pairs: Pairs, shown: NDArray[np.bool_], k: int) -> Indices:
     return cluster
 
 
-def _compared(pairs: Pairs, copies: Copies, rows: Indices, rng: np.random.Generator) -> tuple[Array, Array]:
-    """Return the standardised cosines of given pairs, and of exchanges among them."""
+def _compared(
+    pairs: Pairs, copies: Copies, rows: Indices, rng: np.random.Generator
+) -> tuple[Array, Indices, Array]:
+    """Return standardised cosines of given pairs, exchanges among these, (2, E), and theirs."""
     fold = fold_of(pairs.captions)[rows]
     draws = [exchange(pairs, rows, rng) for _ in range(DRAWS)]
     place = np.full(pairs.n_images, -1)
@@ -230,6 +248,6 @@ def _compared(pairs: Pairs, copies: Copies, rows: Indices, rng: np.random.Genera
         c = np.vecdot(y, x[of])
         return ((c - by_caption[0]) / by_caption[1] + (c - by_picture[0, of]) / by_picture[1, of]) / 2
 
-    others = [place[draw] for draw in draws]
-    new = [copies.picture[image_of[of]] != copies.picture[image_of] for of in others]
-    return score(every), np.concatenate([score(of)[good] for of, good in zip(others, new, strict=True)])
+    new = np.concatenate([copies.picture[draw] != copies.picture[image_of] for draw in draws])
+    sets = np.stack([np.tile(rows, DRAWS), np.concatenate(draws)])[:, new]
+    return score(every), sets, np.concatenate([score(place[draw]) for draw in draws])[new]

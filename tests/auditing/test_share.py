@@ -75,9 +75,9 @@ def test_intervals_meet_where_they_have_a_value_in_common():
 @pytest.mark.parametrize(
     ("mine", "its", "found"),
     [
-        ((0.1, 0.05, 0.2), (0.2, 0.15, 0.4), (0.15, 0.05, 0.3)),
-        ((0.2, 0.15, 0.4), (0.1, 0.05, 0.2), (0.15, 0.1, 0.4)),
-        ((0.1, 0.0, 0.12), (0.3, 0.1, 0.5), (0.12, 0.0, 0.31)),  # the value stays in the first interval
+        ((0.1, 0.05, 0.2), (0.2, 0.15, 0.4), (0.15, 0.05, 0.4)),
+        ((0.2, 0.15, 0.4), (0.1, 0.05, 0.2), (0.15, 0.05, 0.4)),
+        ((0.1, 0.0, 0.12), (0.3, 0.1, 0.5), (0.12, 0.0, 0.5)),  # the value stays in the first interval
     ],
 )
 def test_a_share_is_drawn_towards_another(mine, its, found):
@@ -98,3 +98,14 @@ def test_another_share_changes_the_odds_of_all_pairs_alike():
         moved = replace(found, share=before).with_share(after)
         assert np.isfinite(moved.shares).all()
         assert np.isfinite(judged(moved, given.score)).all()
+
+
+def test_pairs_of_a_unit_that_are_wrong_together_are_less_certain():
+    """Five equal scores of a picture tell no more than one does; five of their own tell more."""
+    given, exchanged, _ = scores(400, 0.2, 0)
+    widths = []
+    for unit in (None, np.repeat(np.arange(400), 5)):
+        five = (np.repeat(values, 5) for values in given[:3])
+        share = calibrate(Sample(*five, unit), exchanged).share
+        widths.append(share.high - share.low)
+    assert widths[1] > 1.5 * widths[0]
