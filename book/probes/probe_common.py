@@ -15,7 +15,7 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
-from ncbook.measurements import MEASURED, write
+from ncbook.measurements import MEASURED, unpacked, write
 from torch import Tensor
 
 import nclib
@@ -49,7 +49,7 @@ def run_in(case: Case, root: str, folder: str, notes: dict[str, Any]) -> Run:
     """
     place = {} if case["dataset"] in ("emoji", "planted") else {"data_options": {"root": root}}
 
-    def made(label: str, method: str, **values: Any) -> Record:
+    def made(label: str, /, method: str, **values: Any) -> Record:
         usual = {**place, "out": folder, "device": "cpu", "threads": 1, "progress": False}
         record = nclib.run(method, **{**case, **usual, **values})
         said = {"method": method, **{name: record.settings[name] for name in SETTINGS}}
@@ -62,7 +62,7 @@ def run_in(case: Case, root: str, folder: str, notes: dict[str, Any]) -> Run:
 
 def rows_in(path: Path) -> list[dict[str, Any]]:
     """Return the rows that a file has; none without the file."""
-    return json.loads(path.read_text("utf8"))["rows"] if path.is_file() else []
+    return json.loads(path.read_text("utf8"), object_hook=unpacked)["rows"] if path.is_file() else []
 
 
 def rounded(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -108,6 +108,7 @@ def main(
     doc: str | None,
     parts: Mapping[str, Callable[[Run, Case], Mapping[str, Any]]],
     shared: Mapping[str, Mapping[str, Any]],
+    each: Sequence[Mapping[str, Any]] = ({},),
 ) -> None:
     """Read the command line of a probe and fill the file of one part.
 
@@ -119,6 +120,8 @@ def main(
         ``measure`` of :func:`fill` by the name of the part, which is that of its file.
     shared : mapping of str to mapping
         Conditions of each part that are not given on the command line, over those of the data.
+    each : sequence of mapping
+        Further conditions, a row each at every rate and seed.
     """
     parser = argparse.ArgumentParser(description=(doc or "").splitlines()[0])
     parser.add_argument("part", choices=tuple(parts))
@@ -130,5 +133,6 @@ def main(
     given = parser.parse_args()
     at = {"dataset": given.dataset, **PLACES[given.dataset], **shared[given.part]}
     rates = [at["mrate"]] if "mrate" in at else given.rates
-    cases = [{**at, "mrate": rate, "seed": seed} for rate, seed in itertools.product(rates, given.seeds)]
+    places = itertools.product(rates, given.seeds, each)
+    cases = [{**at, "mrate": rate, "seed": seed, **one} for rate, seed, one in places]
     fill(given.out / f"probe_{given.part}.json", cases, parts[given.part], given.root)

@@ -7,11 +7,13 @@ import numpy as np
 import pytest
 import torch
 from ncbook import measurement, named, recorded
+from ncbook.measurements import unpacked
 
 import nclib
 from nclib import losses
 from nclib.methods import METHODS, Truth
 from nclib.noise import Mismatch
+from nclib.runs.noisy_pairs import NoisyPairs
 
 PLACE = {"dataset": "emoji", "model": "vse", "preset": "quick", "protocol": "images", "mrate": 0.6}
 
@@ -35,7 +37,7 @@ def test_a_file_grows_by_the_cases_that_it_lacks(probe, tmp_path):
     for seeds in ((0, 1), (0, 1, 2)):
         fill(path, [{**PLACE, "seed": seed} for seed in seeds], measure, root="/a/folder")
     assert seen == [0, 1, 2]
-    made = json.loads(path.read_text("utf8"))
+    made = json.loads(path.read_text("utf8"), object_hook=unpacked)
     assert [row["seed"] for row in made["rows"]] == [0, 1, 2]
     assert made["rows"][0]["value"] == 0.33333
     assert made["rows"][0]["commit"] == made["environment"]["commit"]
@@ -132,22 +134,23 @@ def test_averages_of_the_closed_form_and_networks(probe, tmp_path):
 
 def test_networks_begin_at_the_closed_form_and_see_the_kept_pairs_alone(probe, tmp_path):
     """The towers rank as ``linear`` does, and pair i of the kept ones is pair ``rows[i]`` of all."""
-    how = {"dataset": "planted", "mrate": 0.4, "model": "bow", "out": str(tmp_path), "epochs": 1}
-    how["data_options"] = {"n_train": 140, "n_val": 20, "n_test": 20}
-    settings = nclib.resolve("plain", loss="gce", model_options={"embed_dim": 32, "word_dim": 48}, **how)
-    begun = probe("linear_start").Begun("plain", "kept", "linear")
-    loaded = begun.load(settings, tmp_path / "run", torch.device("cpu"))
-    pairs, rows = loaded.trainer.pairs, loaded.trainer.pairs.rows
-    noise = Mismatch.draw(pairs.split.image_of, 0.4, seed=0)
-    assert len(pairs) == loaded.trainer.n_pairs == len(rows) < len(noise)
-    assert begun.found["right"] == noise.matched[rows].mean() > 0.6
-    batch = pairs.batch(torch.tensor([5, 2]), torch.device("cpu"))
-    assert batch.captions.ids[0, :3].tolist() == pairs.split.captions.ids(int(rows[5]))[:3].tolist()
-    torch.testing.assert_close(batch.images[1], pairs.split.features([noise.image_of[rows[2]]])[0])
-    linear = nclib.run(
-        "linear", **{k: how[k] for k in ("dataset", "mrate", "data_options", "out")}, progress=False
-    )
-    assert begun.found["val.start"] == pytest.approx(linear.metrics["val"]["rsum"], abs=40)
+    case = {"dataset": "planted", "model": "bow", "protocol": "images", "mrate": 0.4, "seed": 0}
+    how = {"data_options": {"n_train": 140, "n_val": 20, "n_test": 20}}
+    sizes = {"model_options": {"embed_dim": 32, "word_dim": 48}, "epochs": 1}
+    cell = {"label": "GCE", "pairs": "kept", "start": "linear"}
+    run = probe("probe_common").run_in({**case, **how, **sizes, **cell}, "", str(tmp_path), {})
+    found = probe("linear_start").start(run, cell)
+    linear = nclib.run("linear", **case, **how, out=tmp_path, progress=False)
+    assert found["val.start"] == pytest.approx(linear.metrics["val"]["rsum"], abs=40)
+    assert 0.2 < found["kept"] < 1
+    assert found["right"] > 0.6
+    split = nclib.data.load("planted", **how["data_options"]).train
+    noise, rows = Mismatch.draw(split.image_of, 0.4, seed=0), np.array([3, 4, 9, 20])
+    pairs = probe("linear_start").KeptPairs(NoisyPairs(split, noise), rows)
+    batch = pairs.batch(torch.tensor([3, 1]), torch.device("cpu"))
+    assert batch.captions.ids[0, :3].tolist() == split.captions.ids(20)[:3].tolist()
+    torch.testing.assert_close(batch.images[1], split.features([noise.image_of[4]])[0])
+    assert pairs.truth().matched.tolist() == noise.matched[rows].tolist()
 
 
 @pytest.fixture(scope="module")
