@@ -27,7 +27,6 @@ from nclib.label_noise.base import (
     LabelTruth,
     Options,
     Terms,
-    Training,
     option,
     register,
 )
@@ -122,8 +121,9 @@ class UOTRCL(DeepMethod):
         self.anchors = [uv[self.confident], ut[self.confident]]  # of the relations
         self.cost = self.semantic_cost(loop, uv, ut)
         mass = self.mass_at(loop.epoch, loop.n_epochs)
-        # Eqs. 10 to 14
-        plan = label_transport(self.cost, mass, _class_shares(loop.train), reg=o.reg_semantic, tol=1e-6)
+        given = torch.cat([loop.train.image_labels, loop.train.text_labels])
+        r = torch.bincount(given, minlength=loop.n_classes).double() / len(given)
+        plan = label_transport(self.cost, mass, r, reg=o.reg_semantic, tol=1e-6)  # Eqs. 10 to 14
         self.corrected = (len(zv) * plan.plan).float()  # (N, K), rows sum to 0..1
         self.correcting = True
         # Eq. 9, after the cost was computed
@@ -263,9 +263,3 @@ class UOTRCL(DeepMethod):
 def row_shares(plan: Tensor) -> Tensor:
     """Divide the rows of a plan (n, m) by their sums; empty rows stay 0."""
     return plan / plan.sum(1, keepdim=True).clamp_min(torch.finfo(plan.dtype).tiny)
-
-
-def _class_shares(train: Training) -> Tensor:
-    """Return r, float64 (K,): the shares of the given labels of both modalities."""
-    given = torch.cat([train.image_labels, train.text_labels])
-    return torch.bincount(given, minlength=train.n_classes).double() / len(given)

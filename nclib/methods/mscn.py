@@ -16,6 +16,7 @@ import math
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, cast
 
 import numpy as np
@@ -138,13 +139,10 @@ class MSCN(CoTeaching):
         self._make_optimizers(loop)
 
     def _make_optimizers(self, loop: Loop) -> None:
+        nets, fused = map(partial(self._network, loop), range(self.n_networks)), loop.device.type == "cuda"
         self.meta_optimizers = [
-            torch.optim.Adam(
-                self._network(loop, k).meta.parameters(),
-                lr=self.options.meta_lr,
-                fused=loop.device.type == "cuda" or None,
-            )
-            for k in range(self.n_networks)
+            torch.optim.Adam(net.meta.parameters(), lr=self.options.meta_lr, fused=fused or None)
+            for net in nets
         ]
 
     @staticmethod
@@ -217,16 +215,12 @@ class MSCN(CoTeaching):
             each = F.binary_cross_entropy_with_logits(logits, label.to(logits.dtype), reduction="none")
             return (each * weight).sum() / weight.sum().clamp_min(1)
 
+        def train_loss(logits: Tensor) -> Tensor:
+            return self._loss(logits.sigmoid())
+
         draw = loop.generator(f"look-ahead {int(batch.index[0])}")
-        gradients, loss = look_ahead_gradient(
-            network,
-            batch,
-            lambda logits: self._loss(torch.sigmoid(logits)),
-            pairs,
-            meta_loss,
-            lr=loop.lr,
-            seed=int(torch.randint(2**62, (), generator=draw)),
-        )
+        how: dict[str, Any] = {"lr": loop.lr, "seed": int(torch.randint(2**62, (), generator=draw))}
+        gradients, loss = look_ahead_gradient(network, batch, train_loss, pairs, meta_loss, **how)
         for value, gradient in zip(network.meta.parameters(), gradients, strict=True):
             value.grad = gradient
         optimizer.step()

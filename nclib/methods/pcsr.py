@@ -198,10 +198,8 @@ class PCSR(CoTeaching):
         if not len(clean):
             self.warn_idle(loop, len(self.divisions[1 - loop.active].clean), "are called clean")
         steps: Any = clean
-        for kind, share in (
-            ("refinable", self.options.refinable_from),
-            ("ambiguous", self.options.ambiguous_from),
-        ):
+        stages = {"refinable": self.options.refinable_from, "ambiguous": self.options.ambiguous_from}
+        for kind, share in stages.items():
             pairs = (self.found[1 - loop.active]["kind"] == KINDS.index(kind)).nonzero()[:, 0]
             in_use = len(clean) and loop.training_epoch >= first_epoch(share, loop) and len(pairs) > 1
             steps = beside(steps, loop, pairs if in_use else None, kind)
