@@ -16,8 +16,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 CEILINGS = {  # lines of code, without docstrings, comments and blank lines
-    ("nclib",): 23_330,
-    ("tests",): 20_900,
+    ("nclib",): 22_960,
+    ("tests",): 20_680,
     ("book/ncbook",): 4_240,
     ("book/baselines",): 3_770,
     ("book/_ext", "book/bench", "book/probes"): 5_970,
