@@ -3,8 +3,8 @@
     python book/probes/linear_start.py start --dataset f8k --root /data --rates 0.6  # a minute a row
 
 A row is a run of ``bow``. ``pairs``: all, or those that ``filter="linear"`` of ``plain`` keeps, which are
-fewer steps in as many epochs. ``start``: both towers are drawn, or begin at the maps of ``linear``. Writes
-``book/measured/probe_start.json`` after every row.
+fewer steps in as many epochs. ``start``: both towers are drawn, or begin at the maps of ``linear``, with
+the preset's learning rate and with a tenth of it. Writes ``book/measured/probe_start.json`` after every row.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "L2RM": ("l2rm", {}),
     "CRANK": ("crank", {}),
 }
-STARTS, PAIRS = ("drawn", "linear"), ("all", "kept")
+STARTS, PAIRS, SLOW = ("drawn", "linear"), ("all", "kept"), 2e-4
 
 
 class KeptPairs(NoisyPairs):
@@ -116,4 +116,5 @@ def start(made: Run, case: Case) -> dict[str, Any]:
 if __name__ == "__main__":
     cells = itertools.product(METHODS, PAIRS, STARTS)
     each = [dict(zip(("label", "pairs", "start"), cell, strict=True)) for cell in cells]
+    each += [{**cell, "lr": SLOW} for cell in each if cell["start"] == "linear"]
     main(__doc__, {"start": start}, {"start": {"protocol": "images"}}, each)
