@@ -28,8 +28,6 @@ from nclib.common.options import Rule, did_you_mean
 Words = Sequence[str]
 Command = tuple[str, Callable[[Words], int]]  # a summary, and what takes the words after the command's name
 
-# Commands of ncbook.
-OF_THE_BOOK = ("table", "claims", "rerun", "view", "collect", "keep", "measured", "verify")
 INTERRUPTED = 130  # exit status that a shell gives a command ended by Ctrl-C
 UNREAD = 141  # and one whose output is no longer read, as in ``nclib list | head -1``
 
@@ -242,12 +240,6 @@ COMMANDS: dict[str, Command] = {
 def _choose(name: str, does: Callable[..., Any], words: Words, commands: Mapping[str, Command]) -> int:
     """Call the command that the first word names with the words after it."""
     width, listed = max(map(len, commands)), _by(Rule(str, choices=tuple(commands)))
-
-    def one(word: str) -> Any:
-        if not name and word in OF_THE_BOOK:
-            raise argparse.ArgumentTypeError(f"{word!r} is a command of the book: ncbook {word}")
-        return listed(word)
-
     parser = argparse.ArgumentParser(
         prog=f"nclib {name}".strip(),
         description=(does.__doc__ or "").partition("\n")[0],
@@ -257,7 +249,7 @@ def _choose(name: str, does: Callable[..., Any], words: Words, commands: Mapping
     )
     if not name:
         parser.add_argument("--version", action="version", version=f"nclib {__version__}")
-    parser.add_argument("command", type=one, metavar="COMMAND", help="one of the commands below")
+    parser.add_argument("command", type=listed, metavar="COMMAND", help="one of the commands below")
     if not words:
         parser.print_help(sys.stderr)
         return 2

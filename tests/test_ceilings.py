@@ -16,10 +16,10 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 CEILINGS = {  # lines of code, without docstrings, comments and blank lines
-    ("nclib",): 22_960,
-    ("tests",): 20_680,
+    ("nclib",): 22_900,
+    ("tests",): 20_640,
     ("book/ncbook",): 4_240,
-    ("book/baselines",): 3_770,
+    ("book/baselines",): 3_830,
     ("book/_ext", "book/bench", "book/probes"): 5_970,
     ("book/teaching",): 330,
     ("tools",): 1_210,

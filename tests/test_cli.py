@@ -13,7 +13,6 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
-from ncbook import cli as book
 
 import nclib
 from nclib import cli
@@ -169,14 +168,6 @@ def tiny(out: Path, method: str, **values) -> Record:
 def runs(tmp_path_factory) -> tuple[Record, Record]:
     out = tmp_path_factory.mktemp("runs")
     return tiny(out, "ncr"), tiny(out, "plain")
-
-
-def test_every_command_of_the_book_is_known(capsys) -> None:
-    with pytest.raises(SystemExit):
-        book.main(["--help"])
-    said = capsys.readouterr().out
-    assert all(f"\n    {name} " in said for name in cli.OF_THE_BOOK)
-    assert len(re.findall(r"^    \w+ ", said, re.MULTILINE)) == len(cli.OF_THE_BOOK)
 
 
 BOW = ["--dataset", "planted", "--model", "bow", "--mrate", "0.4", "--warmup_epochs", "1"]

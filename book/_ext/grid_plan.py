@@ -75,7 +75,7 @@ class Planned:
     @property
     def parts(self) -> list[dict[str, Any]]:
         """The arguments of each run that is combined; those of the run itself where nothing is."""
-        from nclib.runs.combination import parts_of
+        from baselines.joined import parts_of
 
         return parts_of(self.arguments)
 
@@ -166,8 +166,9 @@ def plan(path: pathlib.Path, root: str = "") -> list[Planned]:
     Without ``root``, the folder of the papers' data, runs on these data are checked but have no ``settings``.
     A GridError names the file, the block and the parameter of everything that is wrong.
     """
+    from baselines.joined import parts_of
+
     import nclib
-    from nclib.runs.combination import parts_of
 
     found: dict[str, Planned] = {}
     origin: dict[str, tuple[int, str]] = {}  # label -> block and arguments

@@ -13,6 +13,7 @@ from typing import Any
 import pandas as pd
 import yaml
 from baselines import omit, weights
+from baselines.joined import parts_of
 
 from ncbook.layouts import Layout, layout_of
 from ncbook.papers import Value, rows_of
@@ -21,7 +22,7 @@ from nclib import label_noise, methods, models
 from nclib.common.options import rules
 from nclib.data.registry import datasets
 from nclib.methods.decl import published_warmup
-from nclib.runs.combination import JOINED, parts_of
+from nclib.runs.identity import JOINED
 from nclib.runs.variant import in_words, published_name
 from nclib.runs.words import words_of
 

@@ -29,7 +29,7 @@ class Statement(NamedTuple):
     text: str
     binds: frozenset[str]
     uses: frozenset[str]
-    imports: tuple[tuple[int, str], ...]  # level and name, as in the syntax tree
+    imports: tuple[str, ...]  # with a dot for each level of a relative one
 
 
 def own_code(parts: Iterable[Any]) -> str:
@@ -76,10 +76,8 @@ def own_code(parts: Iterable[Any]) -> str:
             lines.add(one.text)
             ahead += [(home, used) for used in one.uses]
             parent = getattr(sys.modules[home], "__package__", None) or home  # of relative imports
-            inside = (resolve_name("." * level + name, parent) for level, name in one.imports)
-            ahead += [
-                (module, "") for module in inside if module in sys.modules and not _is_installed(module)
-            ]
+            inside = (resolve_name(name, parent) for name in one.imports)
+            ahead += [(each, "") for each in inside if each in sys.modules and not _is_installed(each)]
     return digest("\n".join(sorted(lines)))[:16] if lines else ""
 
 
@@ -99,9 +97,12 @@ def _statements(text: str) -> list[Statement]:
     for node in (each for one in ast.parse(text).body for each in _apart(one)):
         line = ast.unparse(node)
         top = symtable.symtable(line, "", "exec")
-        here = top.get_symbols()
+        here, inner = top.get_symbols(), list(top.get_children())
         binds = {one.get_name() for one in here if one.is_assigned() or one.is_imported()}
-        uses = {one.get_name() for one in here if one.is_referenced()} | _globals(top)
+        uses = {one.get_name() for one in here if one.is_referenced()}
+        for table in inner:  # grows by the functions and classes in each
+            inner += table.get_children()
+            uses |= {one.get_name() for one in table.get_symbols() if one.is_global()}
         inside = [each for each in ast.walk(node) if isinstance(each, ast.Import | ast.ImportFrom)]
         binds |= {alias.name for each in inside for alias in each.names if alias.name == "*"}
         imports = tuple(one for each in inside for one in _imports(each))
@@ -118,21 +119,13 @@ def _apart(node: ast.stmt) -> Iterator[ast.stmt]:
         yield node
 
 
-def _globals(table: symtable.SymbolTable) -> set[str]:
-    """Return the names of a module that its functions and classes use."""
-    inner = table.get_children()
-    names = {one.get_name() for each in inner for one in each.get_symbols() if one.is_global()}
-    return names.union(*map(_globals, inner))
-
-
-def _imports(node: ast.Import | ast.ImportFrom) -> Iterator[tuple[int, str]]:
-    """Yield the modules that a statement imports: the level of a relative one, and its name."""
+def _imports(node: ast.Import | ast.ImportFrom) -> list[str]:
+    """Return the modules that a statement may import."""
+    names = [alias.name for alias in node.names]
     if isinstance(node, ast.Import):
-        yield from ((0, alias.name) for alias in node.names)
-    else:
-        name = node.module or ""
-        yield node.level, name
-        yield from ((node.level, f"{name}.{alias.name}".lstrip(".")) for alias in node.names)
+        return names
+    dots, name = "." * node.level, node.module
+    return [f"{dots}{name or ''}", *(dots + ".".join(filter(None, (name, one))) for one in names)]
 
 
 def _text(home: str) -> str:
@@ -140,7 +133,7 @@ def _text(home: str) -> str:
     if (module := sys.modules.get(home)) is None:
         return ""
     if cells := vars(module).get("In"):
-        return "\n".join(cell for cell in cells if _is_code(cell))
+        return "\n".join(filter(_is_code, cells))
     kept = vars(module.__spec__ or module)
     if KEPT not in kept:
         file = Path(getattr(module, "__file__", None) or "")

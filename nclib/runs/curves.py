@@ -84,7 +84,7 @@ def _texts(lines: np.ndarray) -> list[str]:
 def table_digest(data: bytes) -> str:
     """Return the digest of the table to which a file of :func:`pack_curves` belongs; empty in older files."""
     with np.load(io.BytesIO(data), allow_pickle=False) as file:
-        return "".join(_texts(file["table"])) if "table" in file.files else ""
+        return "".join(_texts(file["table"])) if "table" in file else ""
 
 
 class Curves:

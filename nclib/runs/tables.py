@@ -167,18 +167,14 @@ def rows(table: str | Path) -> list[StoredRun]:
             read_checked(path, _changed_rows),
             read_checked(path.with_suffix(".npz"), _changed_rows),
         )
-        if (whole := table_digest(curves)) in ("", digest(data)):
+        if table_digest(curves) == digest(data):
             break
         time.sleep(PAUSE)  # a writer came between
     else:
         raise ValueError(
             f"{path} was changed: {path.stem}.npz belongs to another one. {_changed_rows(path)}{ADVICE}"
         )
-    records = _rows(path, data, curves)
-    if not whole:  # of a version that did not bind them
-        for one in records:
-            one.record()
-    return list(records)
+    return list(_rows(path, data, curves))
 
 
 @functools.lru_cache(maxsize=64)

@@ -14,6 +14,7 @@ from nclib.methods.decl import published_warmup
 from nclib.runs.identity import JOINED, UNSAID, former_values, naming
 from nclib.runs.presets import PAPER
 from nclib.runs.tasks import experiment_of
+from nclib.runs.words import value_text as value_text
 
 NAMED = ("method", "model", "dataset", "mrate", "protocol", "noise_rate", "noise_sha256", "seed", "preset")
 """Settings that name a run; everything else that differs from the usual makes a variant of it."""
@@ -28,11 +29,6 @@ VECTORS: dict[tuple[str, str], str] = {}
 def in_words(values: Mapping[str, Any]) -> str:
     """Write settings as text, in alphabetical order."""
     return ", ".join(f"{k}={value_text(v)}" for k, v in sorted(values.items()))
-
-
-def value_text(value: Any) -> str:
-    """Write a value; a number in its shortest form."""
-    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def variant(settings: Mapping[str, Any]) -> str:
