@@ -292,8 +292,8 @@ def make(data: dict[str, bytes]) -> dict[str, bytes]:
     tiles = np.stack([tile for row in chosen for tile in drawings[row["emoji"]]])  # (600, 48, 48, 4)
     rows = len(tiles) // TILES_PER_ROW
     sheet = tiles.reshape(rows, TILES_PER_ROW, TILE, TILE, 4).transpose(0, 2, 1, 3, 4)
-    png = io.BytesIO()
-    Image.fromarray(sheet.reshape(rows * TILE, TILES_PER_ROW * TILE, 4)).save(png, "PNG", optimize=True)
+    packed, smallest = io.BytesIO(), {"lossless": True, "exact": True, "quality": 100, "method": 6}
+    Image.fromarray(sheet.reshape(rows * TILE, TILES_PER_ROW * TILE, 4)).save(packed, "WEBP", **smallest)
     table = io.StringIO()
     writer = csv.DictWriter(table, list(chosen[0]), lineterminator="\n")
     writer.writeheader()
@@ -301,7 +301,7 @@ def make(data: dict[str, bytes]) -> dict[str, bytes]:
     noto = DOC.format("fonts-noto-color-emoji")
     print(f"{len(candidates)} concepts are drawn by all of {', '.join(draw)}; {len(chosen)} chosen")
     return {
-        SHEET: png.getvalue(),
+        SHEET: packed.getvalue(),
         TABLE: table.getvalue().encode("utf8"),
         "licences/noto-emoji.txt": deb_files(data[FONT], [noto])[noto],
         "licences/emoji-datasource-twitter.txt": tar_files(data[TWEMOJI], ["package/LICENSE"])[

@@ -12,7 +12,7 @@ import numpy as np
 from nclib.common.files import digest
 
 FOLDER = Path(__file__).parent
-SHEET, TABLE, SUMS = "drawings.png", "concepts.csv", "SHA256SUMS.txt"
+SHEET, TABLE, SUMS = "drawings.webp", "concepts.csv", "SHA256SUMS.txt"
 WORDING = "wording.csv"  # written by hand, no product of tools/build_emoji.py
 TILE = 48  # pixels
 TILES_PER_ROW = 30  # ten concepts by three designers
