@@ -72,36 +72,26 @@ def in_top(values: np.ndarray, share: int = HIGH) -> np.ndarray:
     return above + equal * (k - above.sum()) / equal.sum()
 
 
-def staying(first: np.ndarray, last: np.ndarray, wrong: np.ndarray) -> dict[str, float]:
-    """Return how many wrong pairs start with a high label, and which share of them ends with one."""
+def staying(first: np.ndarray, last: np.ndarray, wrong: np.ndarray) -> float:
+    """Return the share of the wrong pairs starting with a high label that ends with one."""
     begun, ended = (in_top(values)[wrong] for values in (first, last))
-    n = float(begun.sum())
-    return {"high": n, "stay": float((begun * ended).sum() / n) if n else 0.0, "chance": float(ended.mean())}
+    return float((begun * ended).sum() / begun.sum()) if begun.any() else 0.0
 
 
 def labels_of_kinds(label: np.ndarray, matched: np.ndarray, relevance: np.ndarray) -> dict[str, float]:
     """Return the mean label of matched pairs, and of mismatched ones of which something or nothing holds."""
-    kinds = {
-        "matched": matched,
-        "related": ~matched & (relevance > 0),
-        "unrelated": ~matched & (relevance == 0),
-    }
-    found = {f"label_{name}": float(label[rows].mean()) for name, rows in kinds.items()}
-    return found | {f"n_{name}": float(rows.sum()) for name, rows in kinds.items()}
+    related = relevance > 0
+    kinds = {"matched": matched, "related": ~matched & related, "unrelated": ~matched & ~related}
+    return {f"label_{name}": float(label[rows].mean()) for name, rows in kinds.items()}
 
 
 def replaced(arrays: dict[str, np.ndarray], truth: Truth) -> dict[str, float]:
-    """Return the relevance of pictures that half-replacing put in, and of those that stood there.
-
-    ``old_picture`` and ``new_picture`` are of pairs that are truly mismatched, ``all_old`` and ``all_new`` of
-    all whose picture was replaced.
-    """
+    """Return the relevance of pictures that half-replacing put into mismatched pairs, and of those before."""
     rows = arrays["replaced_image"]
     pair, source = (torch.as_tensor(arrays[f"replaced_{name}"][rows]) for name in ("pair", "by"))
     wrong = ~truth.matched[pair.numpy()]
-    old, new = relevance_of(truth, pair, pair), relevance_of(truth, source, pair)
-    found = {"old_picture": old[wrong], "new_picture": new[wrong], "all_old": old, "all_new": new}
-    return {name: float(v.mean()) for name, v in found.items()} | {"n_replaced": float(wrong.sum())}
+    pictures = {"old_picture": pair, "new_picture": source}
+    return {name: float(relevance_of(truth, by, pair)[wrong].mean()) for name, by in pictures.items()}
 
 
 def labels(made: Run, case: Case) -> dict[str, float]:
@@ -121,7 +111,7 @@ def labels(made: Run, case: Case) -> dict[str, float]:
     truth = nclib.open_run(record).trainer.pairs.truth()
     matched = np.asarray(truth.matched)
     for name, (begin, finish) in orders.items():
-        found |= {f"{k}.{name}": v for k, v in staying(begin, finish, ~matched).items()}
+        found[f"stay.{name}"] = staying(begin, finish, ~matched)
     every = torch.arange(len(matched))
     found |= labels_of_kinds(
         (end["label"] + end["label_b"]) / 2, matched, relevance_of(truth, every, every)

@@ -1,9 +1,9 @@
 """How focused OMIT's plans are, and what further passes of its loop change: measurements for three claims.
 
-    python book/probes/plans.py plans       # four runs a seed, a minute each, and a minute of scoring
+    python book/probes/plans.py plans      # three runs a seed, a minute each, and a minute of scoring
 
-Trains the model ``omit`` on matched pairs with partial transport, transport without dustbins and cross
-attention, and with partial transport in ten passes. Plans are those of the test pictures with their first
+Trains the model ``omit`` on matched pairs with partial transport, cross attention, and partial transport in
+ten passes. Plans are those of the test pictures with their first
 captions. Writes ``book/measured/probe_plans.json`` after every seed.
 """
 
@@ -26,11 +26,10 @@ from nclib.models import similarity_matrix
 
 TRAINED = {
     "partial_ot": {"matching": "partial_ot"},
-    "ot": {"matching": "ot"},
     "cam": {"matching": "cam"},
     "ten": {"matching": "partial_ot", "iterations": 10},
 }
-LEAD = {"partial_ot": 1, "ot": 0, "cam": 0}  # rows and columns that are dustbins
+LEAD = {"partial_ot": 1, "cam": 0}  # rows and columns that are dustbins
 PASSES = range(1, 11)
 PICTURES = 50  # that are aligned at a time
 FEW = 3  # entries of a row or column whose share is looked at
@@ -82,8 +81,8 @@ def spread(shares: Tensor, used: Tensor) -> dict[str, Tensor]:
     return {"in_use": torch.special.entr(shares).sum(1).exp()[used], "top": top[used]}
 
 
-def aligned(network: Any, data: Dataset, **how: Any) -> Iterator[tuple[int, Tensor, Tensor, Tensor]]:
-    """Yield the first picture, plans (n, regions, words), lengths and weights of regions, by blocks.
+def aligned(network: Any, data: Dataset, **how: Any) -> Iterator[tuple[int, Tensor, Tensor]]:
+    """Yield the first picture, plans (n, regions, words) and lengths of captions, by blocks.
 
     Of test pictures with their first captions, dustbins included; ``how`` goes to ``alignments``.
     """
@@ -91,17 +90,14 @@ def aligned(network: Any, data: Dataset, **how: Any) -> Iterator[tuple[int, Tens
         rows = np.arange(first, min(first + PICTURES, data.test.n_images))
         v, t = encode(network, data.test, rows, rows * data.test.captions_per_image)
         own = torch.arange(len(rows))
-        plans = network.alignments(v, t, **how)[own, own]
-        p = plans[:, :, 0] if network.matching == "cam" else network.transport_problem(v, t)[1][own, own]
-        yield first, plans, torch.tensor(t.lengths), p
+        yield first, network.alignments(v, t, **how)[own, own], torch.tensor(t.lengths)
 
 
 def focus(network: Any, data: Dataset, lead: int) -> dict[str, float]:
     """Describe a trained network's plans without their dustbins: means over words, and over regions.
 
-    ``regions_in_use`` and ``top_regions`` of a word, ``words_in_use`` and ``top_words`` of a region;
-    ``even_words``: the share of :data:`FEW` words if all had the same. ``on_object``: share of a word that
-    names an object on the regions of this object, ``any_region`` if all regions had the same; for scenes.
+    ``regions_in_use`` and ``top_regions`` of a word, ``top_words`` of a region. ``on_object``: share of a
+    word that names an object on the regions of this object, ``any_region`` if all had the same; for scenes.
     """
     found: dict[str, list[Any]] = {}
 
@@ -109,14 +105,12 @@ def focus(network: Any, data: Dataset, lead: int) -> dict[str, float]:
         for name, value in values.items():
             found.setdefault(name, []).extend(np.atleast_1d(value).tolist())
 
-    for first, plans, lengths, _ in aligned(network, data):
+    for first, plans, lengths in aligned(network, data):
         local = plans[:, lead:, lead:]
         words = torch.arange(local.shape[2]) < lengths[:, None]  # (n, W)
         of_words = spread(local, words)
         of_regions = spread(local.transpose(1, 2), torch.ones(local.shape[:2], dtype=torch.bool))
-        note(regions_in_use=of_words["in_use"], top_regions=of_words["top"])
-        note(words_in_use=of_regions["in_use"], top_words=of_regions["top"])
-        note(even_words=(FEW / lengths).clamp_max(1), n_words=lengths)
+        note(regions_in_use=of_words["in_use"], top_regions=of_words["top"], top_words=of_regions["top"])
         shares = (local / local.sum(1, keepdim=True).clamp_min(1e-12)).numpy()
         for i in range(len(shares)):
             for word, there in on_object(data, first + i):
@@ -131,7 +125,7 @@ def cells_in_use(plans: Tensor) -> Tensor:
 
 
 def by_passes(network: Any, data: Dataset) -> dict[str, float]:
-    """Return what passes change: mean cells in use and L1 error of the weights of regions, and rSum.
+    """Return what passes change: mean cells in use, and rSum.
 
     Pass 0 is the kernel exp(s / lambda), as in the paper's Fig. A1.
     """
@@ -146,18 +140,15 @@ def by_passes(network: Any, data: Dataset) -> dict[str, float]:
         kernels.append(cells_in_use(kernel))
     found["cells.0"] = float(torch.cat(kernels).mean())
     for n in PASSES:
-        parts = list(aligned(network, data, iterations=n))
-        found[f"cells.{n}"] = float(torch.cat([cells_in_use(plans) for _, plans, *_ in parts]).mean())
-        errors = [(plans.sum(2) - p).abs().sum(1) for _, plans, _, p in parts]
-        found[f"row_error.{n}"] = float(torch.cat(errors).mean())
-        for name, split in (("val", data.val), ("test", data.test)):
-            score = similarity_matrix(view(network, iterations=n), split)
-            found[f"{name}.{n}"] = float(recall(score, split.captions_per_image)["rsum"])
+        cells = [cells_in_use(plans) for _, plans, _ in aligned(network, data, iterations=n)]
+        found[f"cells.{n}"] = float(torch.cat(cells).mean())
+        score = similarity_matrix(view(network, iterations=n), data.test)
+        found[f"test.{n}"] = float(recall(score, data.test.captions_per_image)["rsum"])
     return found
 
 
 def plans(made: Run, case: Case) -> dict[str, float]:
-    """Train the four models of a seed, and measure their plans."""
+    """Train the three models of a seed, and measure their plans."""
     found: dict[str, float] = {}
     for label, options in TRAINED.items():
         record = made(label, "plain", model_options=options)

@@ -24,7 +24,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from probe_common import FLOOR, MEASURED, MOVED, rounded, rows_in, sym_kl, write
+from probe_common import MEASURED, rounded, rows_in, sym_kl, write
 from torch import Tensor
 
 import nclib
@@ -83,8 +83,6 @@ class Probe(L2RM):
     def begin_epoch(self, loop: Loop) -> Steps:
         assert isinstance(loop, PairTrainer)
         self.rows: list[Tensor] = []
-        self.pull: dict[str, float] = {}
-        self.network = loop.networks[0]
         self.shown = loop.pairs.image_of  # picture of each pair, (N,)
         self.described = torch.as_tensor(loop.pairs.split.image_of)  # picture that its caption describes
         steps = super().begin_epoch(loop)
@@ -121,20 +119,7 @@ class Probe(L2RM):
             v2t, t2v = log_probabilities(S, self.options.tau)
             loss = 0.5 * (sym_kl(v2t, target(plan, true)) + sym_kl(t2v, target(plan.T, true.T)))
             terms["rematch"] = self.options.rematch_weight * loss.mean()
-        if not self.pull:
-            self._compare_gradients(terms)
         return terms
-
-    def _compare_gradients(self, terms: Terms) -> None:
-        """Note the gradient norms of the two loss terms and their cosine, in the first step of an epoch."""
-        weights = [p for p in self.network.parameters() if p.requires_grad]
-        found = {}
-        for name, value in terms.items():
-            parts = torch.autograd.grad(value, weights, retain_graph=True, allow_unused=True)
-            found[name] = torch.cat([p.flatten() for p in parts if p is not None])
-            self.pull[f"gradient_{name}"] = float(found[name].norm())
-        if len(found) == 2 and min(self.pull.values()) > 0:
-            self.pull["gradient_cosine"] = float(torch.cosine_similarity(*found.values(), dim=0))
 
     @torch.no_grad()
     def refine(self, cost: Tensor) -> Tensor:
@@ -142,84 +127,38 @@ class Probe(L2RM):
         self.rows.append(score_rows(plan, cost, self.partners(self.buffer)))  # of the present batch
         return plan
 
-    def diagnostics(self, truth: Truth) -> dict[str, float]:
-        report = super().diagnostics(truth) | self.pull
-        if self.rows:
-            report |= summary(torch.cat(self.rows))
-        return report
+    def diagnostics(self, truth: Truth) -> dict[str, Any]:
+        found = summary(torch.cat(self.rows)) if self.rows else {}
+        return super().diagnostics(truth) | found
 
 
-COLUMNS = (
-    "right",
-    "partners",
-    "moved",
-    "found",
-    "nearest",
-    "own",
-    "on_partners",
-    "best",
-    "effective",
-    "others",
-)
+COLUMNS = ("right", "partners", "found", "nearest")
 
 
 def score_rows(plan: Tensor, cost: Tensor, true: Tensor) -> Tensor:
     """Score the rows of a plan (B, B) against the true partners; a table (B, len(COLUMNS)).
 
     A partner is a caption of another pair that describes the row's picture. The columns: whether the given
-    pair is right; number of partners; whether the row moved; whether the largest entry of the plan, and the
-    lowest cost, is a partner; shares of the target on the own caption, on partners and on the largest entry;
-    exponential of the target's entropy, the effective number of captions; number of other captions.
+    pair is right; the share of the other captions that are partners; whether the largest entry of the plan,
+    and the lowest cost, is one.
     """
-    B = len(plan)
     others = true.clone().fill_diagonal_(0)
-    share = plan.clamp_min(FLOOR)
-    share = share / share.sum(1, keepdim=True)
     lowest = cost.clone().fill_diagonal_(float("inf")).argmin(1, keepdim=True)
-    columns = [
-        true.diagonal(),
-        others.sum(1),
-        (plan.sum(1) * B > MOVED).float(),
-        others.gather(1, plan.argmax(1, keepdim=True))[:, 0],
-        others.gather(1, lowest)[:, 0],
-        share.diagonal(),
-        (share * others).sum(1),
-        share.max(1)[0],
-        torch.exp(-(share * share.log()).sum(1)),
-        torch.full((B,), B - 1.0),
-    ]
-    return torch.stack(columns, dim=1).cpu()
+    chosen = (others.gather(1, best)[:, 0] for best in (plan.argmax(1, keepdim=True), lowest))
+    return torch.stack([true.diagonal(), others.sum(1) / (len(plan) - 1), *chosen], dim=1).cpu()
 
 
-def summary(table: Tensor) -> dict[str, float]:
-    """Return means of an epoch over wrong pairs with a partner in the batch, those without, and right pairs.
-
-    ``accuracy_moved`` is the share of moved rows whose largest entry is a partner, wherever one is.
-    """
+def summary(table: Tensor) -> dict[str, float | None]:
+    """Return means of an epoch over the wrong pairs with a partner in the batch, and over all wrong pairs."""
     v = dict(zip(COLUMNS, table.T, strict=True))
-    v["flat"] = (v["effective"] > v["others"] / 2).float()
-    v["chance"] = v["partners"] / v["others"]
-    wrong, there, moved = v["right"] == 0, v["partners"] > 0, v["moved"] > 0
-    groups = {"there": wrong & there, "absent": wrong & ~there, "right": ~wrong}
-    found = {"rematched": float(len(table)), "rows_moved": float(moved.float().mean())}
-    found["rows_wrong"] = float(wrong.float().mean())
+    wrong = v["right"] == 0
+    there = wrong & (v["partners"] > 0)
 
     def mean(name: str, rows: Tensor) -> float | None:
         return float(v[name][rows].mean()) if rows.any() else None
 
-    for group, rows in groups.items():
-        found[f"{group}_rows"] = float(rows.float().mean())
-        for name in ("moved", "best", "effective", "flat", "own"):
-            found[f"{group}_{name}"] = mean(name, rows)
-    for name in ("found", "nearest", "on_partners"):
-        found[f"there_{name}"] = mean(name, groups["there"])
-        found[f"right_{name}"] = mean(name, groups["right"] & there)
-    found["there_found_moved"] = mean("found", groups["there"] & moved)
-    found["there_chance"] = mean("chance", groups["there"])
-    found["accuracy"], found["accuracy_moved"] = mean("found", wrong), mean("found", wrong & moved)
-    found["accuracy_chance"] = mean("chance", wrong)
-    found["effective_moved"], found["effective_unmoved"] = mean("effective", moved), mean("effective", ~moved)
-    return found
+    found = {f"there_{name}": mean(name, there) for name in ("found", "nearest")}
+    return {**found, "there_chance": mean("partners", there), "accuracy": mean("found", wrong)}
 
 
 def chained(shown: Tensor, described: Tensor, g: torch.Generator) -> Tensor:

@@ -79,7 +79,7 @@ def test_high_labels_that_stay_high(probe):
     first, last = np.arange(20.0), np.r_[np.arange(19.0, -1, -1)[:19], 30.0]  # 18 and 19 are high, then 0, 19
     wrong = np.zeros(20, bool)
     wrong[[0, 18, 19]] = True
-    assert labels.staying(first, last, wrong) == {"high": 2, "stay": 0.5, "chance": pytest.approx(2 / 3)}
+    assert labels.staying(first, last, wrong) == 0.5
 
 
 def test_labels_and_pictures_by_kind(probe):
@@ -92,8 +92,7 @@ def test_labels_and_pictures_by_kind(probe):
     arrays = {"replaced_image": [True, True, False], "replaced_pair": [2, 0, 1], "replaced_by": [1, 2, 0]}
     found = labels.replaced({name: np.array(values) for name, values in arrays.items()}, truth)
     assert found["new_picture"] == pytest.approx(0.6)  # of pair 2, which is mismatched
-    assert found["all_new"] == pytest.approx((0.6 + 0.7) / 2)
-    assert (found["old_picture"], found["n_replaced"]) == (0, 1)
+    assert found["old_picture"] == 0
 
 
 def test_rows_that_stay_have_no_loss(probe):
@@ -114,9 +113,7 @@ def test_score_and_fit_of_given_captions(probe):
     arrays["rematch_share"] = np.array([0.9, 0.6, 0.4, 0.8])
     held = torch.diag(torch.tensor([0.0, 0.3, 0.6, 1.0]))
     truth = Truth(np.arange(4) == 3, lambda i, j: held[i][:, j])
-    found = probe("alignments").fit_and_score(arrays, truth)
-    found = [found[name] for name in ("rank_correlation", "score_not", "score_partly")]
-    assert found == pytest.approx([-1, 0.9, 0.4])  # pair 3 is matched
+    assert probe("alignments").fit_and_score(arrays, truth) == pytest.approx(-1)  # pair 3 is matched
 
 
 def test_averages_of_the_closed_form_and_networks(probe, tmp_path):
@@ -190,12 +187,11 @@ def test_rows_of_a_plan_by_hand(rematching):
     rows = rematching.score_rows(plan, cost, true)
     table = dict(zip(rematching.COLUMNS, rows.T.tolist(), strict=True))
     assert table["right"] == [0, 1, 0]
-    assert table["partners"] == table["moved"] == table["found"] == [1, 0, 0]
+    assert table["partners"] == [0.5, 0, 0]
+    assert table["found"] == [1, 0, 0]
     assert table["nearest"] == [0, 0, 0]  # the lowest cost is another caption
-    assert table["on_partners"] == pytest.approx([0.75, 0, 0], abs=1e-6)
-    assert table["effective"][1:] == pytest.approx([3, 2], abs=1e-4)  # without mass a row is flat
-    found = [rematching.summary(rows)[k] for k in ("rows_wrong", "there_found", "accuracy", "right_flat")]
-    assert found == pytest.approx([2 / 3, 1, 0.5, 1])
+    found = {"there_found": 1, "there_nearest": 0, "there_chance": 0.5, "accuracy": 0.5}
+    assert rematching.summary(rows) == found
 
 
 def test_loss_of_rows_and_columns_is_the_rematching_loss(rematching):
@@ -218,13 +214,10 @@ def test_the_probe_is_l2rm_until_a_part_is_exchanged(rematching, tmp_path):
     probed = nclib.run("l2rm_probe", **same, progress=False).curves[-1]
     for name in ("loss_triplet", "loss_rematch", "val_rsum", "val_i2t_meanr"):
         assert probed[name] == usual[name]
-    assert probed["rematched"] > 0
-    assert probed["gradient_triplet"] > 0
     given = {"target": "truth", "batches": "partners", "division": "truth"}
     other = nclib.run("l2rm_probe", **given, **same, progress=False).curves[-1]
     assert other["division_precision"] == 1
-    assert other["rows_wrong"] == 1
-    assert other["there_rows"] > 0.8 > probed["there_rows"]
+    assert other["accuracy"] > probed["accuracy"]  # nearly all have a partner in the batch
     assert other["loss_rematch"] != usual["loss_rematch"]
 
 
