@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import stats
 from scipy.special import expit, logit
 
 from nclib.auditing.share import BINS, Calibration, Curve, Share, interval
@@ -29,8 +30,9 @@ CAREFUL = 0.03
 #: Priors of the log odds of epsilon, of a, c and of the log odds of b: means and spreads.
 MEANS = np.array([logit(CAREFUL), -2.0, 0.7, -2.5])
 SPREADS = np.array([0.8, 1.2, 0.5, 1.2])
-#: Draws; moves of each after a step towards the labels; part of the draws that a step leaves.
-DRAWS, MOVES, LEFT = 1000, 4, 0.5
+#: Draws; draws that are tried, and powers of the likelihood, one after the other; degrees of freedom of the
+#: distribution of what is tried, and least variance.
+DRAWS, TRIED, POWERS, FREEDOM, FLOOR = 1000, 4000, (0.1, 0.3, 1.0, 1.0), 5, 1e-3
 
 
 class Corrected(NamedTuple):
@@ -182,37 +184,20 @@ def _posterior(
 ) -> tuple[Array, float]:
     """Return draws, (DRAWS, 5), of the number of the curve and of the parameters, and the log evidence.
 
-    Sequential Monte Carlo: from draws of the prior, the likelihood enters with a rising power; after each
-    step draws are taken again by weight, and moved.
+    Adaptive importance sampling: draws of the prior are weighted by the likelihood, at first by a low power
+    of it, and a normal distribution with heavy tails is fitted to them, from which the next ones are drawn.
     """
-
-    def fresh(n: int) -> Array:
-        return np.column_stack([rng.integers(curves, size=n), rng.normal(MEANS, SPREADS, (n, len(MEANS)))])
-
-    draws, power, evidence = fresh(DRAWS), 0.0, 0.0
-    value = likelihood(draws)
-    while power < 1:
-        # The largest step that leaves half of the draws in effect.
-        low, step = 0.0, 1 - power
-        while True:
-            weight = np.exp(step * (value - value.max()))
-            if weight.sum() ** 2 >= LEFT * DRAWS * (weight**2).sum() or step - low < 1e-4:
-                break
-            step = (low + step) / 2
-        evidence += float(step * value.max() + np.log(weight.mean()))
-        power += step
-        kept = rng.choice(DRAWS, DRAWS, p=weight / weight.sum())
-        draws, value = draws[kept], value[kept]
-        scale = draws[:, 1:].std(0) * 1.2
-        for move in range(MOVES):
-            tried = draws.copy()
-            tried[:, 1:] += rng.normal(size=(DRAWS, len(MEANS))) * scale * (0.3 if move % 2 else 1.0)
-            if move % 2:
-                tried[:, 0] = rng.integers(curves, size=DRAWS)
-            new = likelihood(tried)
-            gain = power * (new - value) + 0.5 * (
-                ((draws[:, 1:] - MEANS) / SPREADS) ** 2 - ((tried[:, 1:] - MEANS) / SPREADS) ** 2
-            ).sum(1)
-            better = np.log(rng.random(DRAWS)) < gain
-            draws[better], value[better] = tried[better], new[better]
-    return rng.permutation(draws), evidence
+    mean, root = MEANS, np.diag(SPREADS)
+    for power in POWERS:
+        z = rng.standard_t(FREEDOM, (TRIED, len(MEANS)))
+        draws = np.column_stack([rng.integers(curves, size=TRIED), mean + z @ root.T])
+        x = draws[:, 1:]
+        density = stats.t.logpdf(z, FREEDOM).sum(1) - np.linalg.slogdet(root)[1]
+        prior = stats.norm.logpdf(x, MEANS, SPREADS).sum(1)
+        value = power * likelihood(draws) + prior - density
+        weight = np.exp(value - value.max())
+        evidence = float(value.max() + np.log(weight.mean()))
+        weight /= weight.sum()
+        mean = weight @ x
+        root = np.linalg.cholesky((x - mean).T * weight @ (x - mean) + FLOOR * np.eye(len(MEANS)))
+    return draws[rng.choice(TRIED, DRAWS, p=weight)], evidence
