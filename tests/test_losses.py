@@ -47,11 +47,7 @@ def naive_triplet(S, margin, negatives):
     for i in range(n):
         captions = [max(0.0, margin + S[i][j] - S[i][i]) for j in range(n) if j != i]
         images = [max(0.0, margin + S[j][i] - S[i][i]) for j in range(n) if j != i]
-        pick = {
-            "hardest": lambda v: max(v, default=0.0),
-            "mean": lambda v: sum(v) / n,
-            "sum": sum,
-        }[negatives]
+        pick = {"hardest": lambda v: max(v, default=0.0), "mean": lambda v: sum(v) / n, "sum": sum}[negatives]
         out.append(pick(captions) + pick(images))
     return out
 

@@ -30,16 +30,7 @@ from typing import Any
 import numpy as np
 
 from nclib.common.files import digest, write_atomically
-from nclib.data.emoji.assets import (
-    CLASSES,
-    DESIGNERS,
-    FOLDER,
-    SHEET,
-    SUMS,
-    TABLE,
-    TILE,
-    TILES_PER_ROW,
-)
+from nclib.data.emoji.assets import CLASSES, DESIGNERS, FOLDER, SHEET, SUMS, TABLE, TILE, TILES_PER_ROW
 
 SOURCES = {
     "fonts-noto-color-emoji_2.042-0+deb12u1_all.deb": (
@@ -189,9 +180,7 @@ def drawers(data: dict[str, bytes]) -> dict[str, Callable[[str], np.ndarray | No
 
     font_name = "./usr/share/fonts/truetype/noto/NotoColorEmoji.ttf"
     font = ImageFont.truetype(
-        io.BytesIO(deb_files(data[FONT], [font_name])[font_name]),
-        STRIKE,
-        layout_engine=ImageFont.Layout.RAQM,
+        io.BytesIO(deb_files(data[FONT], [font_name])[font_name]), STRIKE, layout_engine=ImageFont.Layout.RAQM
     )
 
     def noto(emoji: str) -> np.ndarray | None:

@@ -127,10 +127,7 @@ def combinations(block: dict[str, Any]) -> Iterator[dict[str, Any]]:
     lists = [v if isinstance(v, list) else [v] for v in block.values()]
     for values in itertools.product(*lists):
         run = dict(zip(block, values, strict=True))
-        for part in {
-            "data_options",
-            "model_options",
-        } & run.keys():
+        for part in {"data_options", "model_options"} & run.keys():
             given = run[part] or {}
             run[part] = {  # every data set has files of its own
                 k: v.replace("{dataset}", str(run.get("dataset"))) if isinstance(v, str) else v

@@ -103,11 +103,7 @@ def whole(several: bool, n: int, dim: int) -> dict[str, float]:
         forget.write_text("5")  # the peak so far is that of making the data: reset it
     before, start = resident(), time.process_time()
     value = call(*data)
-    return {
-        "seconds": time.process_time() - start,
-        "mb": (resident() - before) / 1e6,
-        "value": value,
-    }
+    return {"seconds": time.process_time() - start, "mb": (resident() - before) / 1e6, "value": value}
 
 
 def main() -> None:

@@ -22,10 +22,7 @@ from torch import Tensor
 
 import nclib.ot
 
-TIMES = (
-    *(f"nclib/ot/{name}.py" for name in ("problem", "small", "small_cpu")),
-    "book/bench/ot_small.py",
-)
+TIMES = (*(f"nclib/ot/{name}.py" for name in ("problem", "small", "small_cpu")), "book/bench/ot_small.py")
 REGIONS, WORDS = 36, 32
 COUNTS = {"all": (1, 32, 256, 4096, 16384), "quick": (1, 256, 2048)}
 PASSES = (3, 50)

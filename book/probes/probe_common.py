@@ -22,10 +22,7 @@ import nclib
 from nclib import Record
 from nclib.runs.machine import environment
 
-PLACES = {
-    "emoji": {"model": "vse", "preset": "quick"},
-    "f8k": {"model": "bow", "preset": "standard"},
-}
+PLACES = {"emoji": {"model": "vse", "preset": "quick"}, "f8k": {"model": "bow", "preset": "standard"}}
 SETTINGS = ("batch_size", "warmup_epochs", "epochs", "lr", "method_options", "model_options")
 DIGITS = 5
 FLOOR = 1e-10  # smallest entry of a target, as in L2RM's loss

@@ -231,11 +231,7 @@ def test_drivers_with_the_real_engine_on_one_folder_keep_data_and_rows_apart(tmp
     here, there = (features(tmp_path / name, seed) for seed, name in enumerate("ab"))
     words = [sys.executable, grid.__file__, str(write(tmp_path, {**ON_FILES, "seed": [0, 1, 2]}))]
     words += ["--work", str(tmp_path / "w"), "--cores", "1"]
-    asked = [
-        (here, []),
-        (there, []),
-        (here, ["--match", "s[12]"]),
-    ]  # the last: rows of the first
+    asked = [(here, []), (there, []), (here, ["--match", "s[12]"])]  # the last: rows of the first
     drivers = [
         subprocess.Popen([*words, "--root", str(root), "--out", str(root / "records"), *more])
         for root, more in asked
@@ -396,8 +392,7 @@ def test_a_gpu_is_held_by_as_many_runs_as_may_share_it(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "expected"),
-    [("--cores 3", ""), ("--gpus 2", "01"), ("--gpus 2 --runs-per-gpu 2", "0101")],
+    ("words", "expected"), [("--cores 3", ""), ("--gpus 2", "01"), ("--gpus 2 --runs-per-gpu 2", "0101")]
 )
 def test_gpus_are_shared(monkeypatch, words, expected):
     given = grid.options(["quick", *words.split()])

@@ -69,10 +69,7 @@ def table(tmp_path_factory):
             save(folder, "l2rm", 400, lam=0.5, **at)  # an ablation
             for n, value, single in ((1, 200, None), (2, 270, 200 + noise), (4, 290, 200 + noise)):
                 save(folder, "plain", value + noise, loss="gce", networks=n, single=single, **at)
-            for n, value, single in (
-                (1, 260, 190 + noise),
-                (2, 280, 260 + noise),
-            ):  # two pairs
+            for n, value, single in ((1, 260, 190 + noise), (2, 280, 260 + noise)):  # two pairs
                 save(folder, "ncr", value + noise, networks=n, single=single, **at)
         save(folder, "decl", 100 + noise, protocol="captions", **{**AT, "seed": seed})
         save_category(folder, "mrl", 0.5, noise_rate=0.4, seed=seed)

@@ -21,10 +21,7 @@ SIZES = {"n_train": 40, "n_val": 20, "n_test": 20}
 GIVEN: dict[str, Any] = {"dataset": "planted", "model": "vse", "mrate": 0.4, "epochs": 2, "warmup_epochs": 1}
 GIVEN |= {"batch_size": 20, "data_options": SIZES}
 
-READERS: dict[str, Callable[[nclib.Record], object]] = {
-    demo.ARRAYS: kept_arrays,
-    demo.WEIGHTS: opened,
-}
+READERS: dict[str, Callable[[nclib.Record], object]] = {demo.ARRAYS: kept_arrays, demo.WEIGHTS: opened}
 
 
 @pytest.fixture(scope="module")
