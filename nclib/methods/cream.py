@@ -33,6 +33,7 @@ from nclib.methods.base import Batch, Loop, Options, Steps, Terms, Truth, beside
 from nclib.methods.coteaching import CoTeaching, loss_inside, loss_option, softmax_loss
 from nclib.methods.gsc import predictions
 from nclib.methods.ncr import rectified_label
+from nclib.methods.parts.views import DROP, training_view
 
 MOSTLY_CLEAN = 0.85  # share of clean pairs above which their weights and those of hard pairs are not filtered
 SETS = ("clean", "hard", "noisy")
@@ -50,6 +51,7 @@ class CREAMOptions(Options):
     mined_gradient: bool = option(
         False, help="let the gradient reach the mined weights too, as in the official code"
     )
+    drop: float = option(0.0, low=0, high=0.9, help=DROP)
     loss: str = loss_option("infonce")
 
 
@@ -145,7 +147,8 @@ class CREAM(CoTeaching):
     # -- warm-up and division: InfoNCE of all pairs -------------------------------------------------------
 
     def warmup_step(self, loop: Loop, batch: Batch) -> Terms:
-        return {"warmup": self.pair_loss(loop.similarity(batch)).mean()}
+        S = loop.similarity(training_view(loop, batch, self.options.drop))
+        return {"warmup": self.pair_loss(S).mean()}
 
     def pair_loss(self, S: Tensor) -> Tensor:
         return loss_inside(S, self.options.loss, self.options.tau, negatives="mean")
@@ -213,7 +216,7 @@ class CREAM(CoTeaching):
         return [f if self.with_hard else 1.0, f, f]
 
     def _loss(self, loop: Loop, batch: Batch, y: Tensor, f: float | Tensor) -> Tensor:
-        S = loop.similarity(batch)
+        S = loop.similarity(training_view(loop, batch, self.options.drop))
         forth, back = mined_targets(S if self.options.mined_gradient else S.detach(), y, f)
         self.kept += forth.count_nonzero() + back.count_nonzero() - 2 * y.count_nonzero()
         self.possible += 2 * len(y) * (len(y) - 1)

@@ -34,6 +34,7 @@ from nclib.methods.coteaching import divide, loss_inside, loss_option, mean_repo
 from nclib.methods.parts.anchors import global_vectors
 from nclib.methods.parts.bank import compare, encode
 from nclib.methods.parts.detector import detector_report
+from nclib.methods.parts.views import DROP, training_view
 from nclib.models import ImageEncoding, Matcher
 from nclib.models.encoders import l2
 from nclib.models.sgraf import SGR
@@ -50,6 +51,7 @@ class GSCOptions(Options):
     gamma: float = option(0.01, low=0, help="weight gamma of the structure loss")
     tau: float = option(0.07, above=0, help="temperature of InfoNCE and of the predictions")
     beta: float = option(0.7, above=0, high=1, help="share of the last epoch in the weights; 1: no memory")
+    drop: float = option(0.0, low=0, high=0.9, help=DROP)
     loss: str = loss_option("infonce")
 
 
@@ -193,7 +195,7 @@ class GSC(Method):
 
     def _terms(self, loop: Loop, batch: Batch, omega: Tensor) -> tuple[Terms, Tensor, Tensor]:
         o, k = self.options, loop.active
-        images, captions = encode(loop, batch, k)
+        images, captions = encode(loop, training_view(loop, batch, o.drop), k)
         S = compare(loop, k, images, captions)
         loss, c = structure(*own_similarities(loop.networks[k], images, captions), omega)
         first = "mean" if loop.epoch == 0 else "hardest"  # from scratch the hardest alone do not start

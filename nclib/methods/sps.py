@@ -29,6 +29,7 @@ from nclib.methods.parts.anchors import global_vectors
 from nclib.methods.parts.bank import compare, encode, pooled
 from nclib.methods.parts.detector import kind_report
 from nclib.methods.parts.replacing import ReplaceLog
+from nclib.methods.parts.views import DROP, training_view
 
 KINDS = ("noisy", "clean", "sure")
 """Kinds of pairs by their number in the kept arrays; ``sure`` are the strictly clean ones."""
@@ -52,6 +53,7 @@ class SPSOptions(Options):
         0.375, low=0, high=1, help="share of the training epochs before noisy pairs are trained on; 1: never"
     )
     label_threshold: float = option(0.5, low=0, high=1, help="labels of proxies below it become 0")
+    drop: float = option(0.0, low=0, high=0.9, help=DROP)
     loss: str = loss_option("infonce")
 
 
@@ -160,7 +162,8 @@ class SPS(CoTeaching):
     # -- warm-up: InfoNCE on all pairs -------------------------------------------------------------------
 
     def warmup_step(self, loop: Loop, batch: Batch) -> Terms:
-        return {"warmup": self.pair_loss(loop.similarity(batch)).mean()}
+        S = loop.similarity(training_view(loop, batch, self.options.drop))
+        return {"warmup": self.pair_loss(S).mean()}
 
     # -- three kinds of pairs, by the peer's mixture on the same loss ------------------------------------
 
@@ -201,11 +204,13 @@ class SPS(CoTeaching):
                 y_clean = w + (1 - w) * probability(loop.similarity(clean), o.tau)
             if noisy is not None:
                 proxy, y_noisy = self._proxies(loop, sure, noisy)
+        sure = training_view(loop, sure, o.drop)
         yield self._stable(loop, sure)
         if clean is not None:
-            yield {"clean": (y_clean * loss_inside(loop.similarity(clean), o.loss, o.tau)).mean()}
+            S = loop.similarity(training_view(loop, clean, o.drop))
+            yield {"clean": (y_clean * loss_inside(S, o.loss, o.tau)).mean()}
         if noisy is not None:
-            S = self._to_captions_of(loop, noisy, sure)[:, proxy]
+            S = self._to_captions_of(loop, training_view(loop, noisy, o.drop), sure)[:, proxy]
             yield {"noisy": (y_noisy * proxy_loss(S, proxy, o.loss, o.tau)).mean()}
 
     def _stable(self, loop: Loop, sure: Batch) -> Terms:

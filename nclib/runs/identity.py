@@ -46,8 +46,8 @@ before. Such a value is left out of names, so that they stay. ``"decay"`` is a s
 
 REMOVED: dict[str, dict[str, Any]] = {
     "bicro": {"split": "beta", "margin_of": "pair", "compat_scatter": False, "metric": "cosine"},
-    "cream": {"filter": "labels", "drop": 0.0},
-    **{name: {"drop": 0.0, "words": "attention"} for name in ("gsc", "gsc_plus")},
+    "cream": {"filter": "labels"},
+    **{name: {"words": "attention"} for name in ("gsc", "gsc_plus")},
     "decl": {"hinge": "sum"},
     "in2r": {"elite": True, "refine": True, "soft_target": False, "center": "none"},
     "l2rm": {"split": "mean"},
@@ -56,7 +56,7 @@ REMOVED: dict[str, dict[str, Any]] = {
     "pcsr": {"votes": "training", "duplicates": "ignored", "entropy": "batch"},
     "rcl": {"judge": True, "margin": 0.2, "ratio": 1.0},
     "repair": {"labels_at": "epoch"},
-    "sps": {"duplicates": "one", "drop": 0.0},
+    "sps": {"duplicates": "one"},
     "contrastive_heads": {"supervised": True, "scale": 1 / 0.07},
     **{name: {"top": 0, "loss": "trace"} for name in ("dcca", "dccae")},
     "elrcmr": {"elr_update_in_eval": False, "shrink": 0.0},

@@ -99,7 +99,8 @@ def test_weights_step_at_the_share_and_are_ones_without_wrong_pairs():
 
 
 @pytest.mark.filterwarnings("ignore:.*do not fill a batch", "ignore:crank counted")
-def test_views_are_what_training_steps_see_and_nothing_else(tmp_path, monkeypatch):
+@pytest.mark.parametrize("method", ["sps", "gsc", "gsc_plus", "cream", "crank"])
+def test_views_are_what_training_steps_see_and_nothing_else(method, tmp_path, monkeypatch):
     seen = {True: set(), False: set()}
     images, captions = VSE.encode_images, VSE.encode_captions
 
@@ -114,7 +115,7 @@ def test_views_are_what_training_steps_see_and_nothing_else(tmp_path, monkeypatc
     monkeypatch.setattr(VSE, "encode_images", image_seen)
     monkeypatch.setattr(VSE, "encode_captions", caption_seen)
     few = {"n_train": 24, "n_val": 8, "n_test": 8}
-    tiny.run("crank", tmp_path, epochs=1, data_options=few, drop=0.5)
+    tiny.run(method, tmp_path, epochs=1, data_options=few, drop=0.5)
     whole = seen[False]
     assert seen[True] == {(kind, n - int(0.5 * (n if kind == "regions" else n - 2))) for kind, n in whole}
 
