@@ -78,10 +78,9 @@ def audit(words: Words) -> int:
     """Find wrong pairs: a probability for each, their share, proposed partners, and a page to look at.
 
     PAIRS is a table (CSV, TSV, parquet, JSON lines) with the columns image and caption, COCO's captions, a
-    folder of pictures with such a table, an .npz of embeddings, or a data
-    set of the library datasets (a saved folder, or a name in its cache). Without --model and without
-    embeddings a linear model is fitted to the pairs themselves. The same command continues where it was
-    stopped.
+    folder of pictures with such a table, an .npz of embeddings, or a folder that the library datasets saved.
+    Without --model and without embeddings a linear model is fitted to the pairs themselves. With --left and
+    --right the pairs are two texts of a table. The same command continues where it was stopped.
     """
     import nclib
     from nclib.auditing import SCORES
@@ -93,14 +92,18 @@ def audit(words: Words) -> int:
 
     scores = ("auto", *SCORES)
     parser = _parser("audit", audit)
-    parser.add_argument("pairs", metavar="PAIRS", help="the pairs: a file, a folder, or a name")
+    parser.add_argument("pairs", metavar="PAIRS", help="the pairs: a file or a folder")
     parser.add_argument("--out", type=Path, required=True, help="folder for the page and the files")
     parser.add_argument("--images", type=Path, metavar="DIR", help="folder of the pictures of a table")
     parser.add_argument("--image-column", metavar="NAME", help="column of pictures, if not a known name")
     parser.add_argument("--caption-column", metavar="NAME", help="column of captions, if not a known name")
+    for side in ("left", "right"):
+        about = f"column of the {side} one of two texts, in place of picture and caption"
+        parser.add_argument(f"--{side}", metavar="NAME", help=about)
     parser.add_argument("--encoding", help="of a table of text, such as cp1252; UTF-8 by default")
     parser.add_argument("--follow", action="store_true", help="open pictures outside that folder too")
-    parser.add_argument("--model", help="CLIP or SigLIP: a folder, or a name in the hub's cache")
+    about = "CLIP or SigLIP: a folder, or a name in the hub's cache; or use, which reads texts"
+    parser.add_argument("--model", help=about)
     parser.add_argument("--image-emb", type=Path, metavar="NPY", help="a row per picture or per pair")
     parser.add_argument("--text-emb", type=Path, metavar="NPY", help="a row per pair")
     parser.add_argument("--split", help="split of a data set of the library datasets")
@@ -124,7 +127,8 @@ def audit(words: Words) -> int:
         raise ValueError(f"--out {o.out} is a file; give a folder")
     with _warnings_as_notes(), sole_writer(o.out):
         read = ("image_emb", "text_emb", "split", "follow", "image_column", "caption_column", "encoding")
-        listing = list_pairs(o.pairs, folder=o.images, **{name: getattr(o, name) for name in read})
+        options = {name: getattr(o, name) for name in (*read, "left", "right")}
+        listing = list_pairs(o.pairs, folder=o.images, **options)
         check_keep(o.keep)
         how = {"seed": o.seed, "work": o.out / "work", "progress": not o.quiet}
         pairs = read_pairs(listing, model=o.model, device=o.device, **how)

@@ -41,6 +41,7 @@ def crossfit(
     image_of: NDArray[np.int64],
     usable: NDArray[np.bool_],
     *,
+    vectors: Array | None = None,
     seed: int = 0,
 ) -> tuple[Array, Array]:
     """Embed pictures and captions by models that were fitted without them.
@@ -54,6 +55,8 @@ def crossfit(
         The picture that each caption claims.
     usable : ndarray of bool, (M,)
         Pairs to fit to and to embed; the captions of others are zero.
+    vectors : ndarray, (M, F'), optional
+        Of the captions, by a sentence encoder; by default their TF-IDF.
     seed : int
         Of the folds.
 
@@ -76,15 +79,7 @@ def crossfit(
     fold_of = np.full(len(features), -1)
     fold_of[rng.permutation(pictures)] = np.arange(len(pictures)) % FOLDS
     fold_of[pictures] = fold_of[_first_copies(features, texts, image_of)[pictures]]
-    least = 2 if usable.sum() < FEW else 3
-    made = TfidfVectorizer(token_pattern=TOKEN, sublinear_tf=True, min_df=least, max_features=WORDS)
-    try:
-        words = made.fit([text for text, good in zip(texts, usable, strict=True) if good]).transform(texts)
-    except ValueError as error:
-        raise ValueError(
-            f"no word stands in {least} captions, so there is nothing to learn ({error}); give embeddings, "
-            "or a CLIP model"
-        ) from error
+    words: Any = _words(texts, usable) if vectors is None else vectors.astype(np.float64)
     x = features.astype(np.float64)
     images = np.zeros((len(features), FOLDS, WIDTH), np.float32)
     captions = np.zeros((len(texts), FOLDS, WIDTH), np.float32)
@@ -96,6 +91,19 @@ def crossfit(
         images[:, fold, : v.shape[1]], captions[own, fold, : t.shape[1]] = _comparable(v, t, image_of[own])
     images[~features.any(1)] = 0  # a picture that could not be read: no vector, so no partner
     return images.reshape(len(images), -1), captions.reshape(len(captions), -1)
+
+
+def _words(texts: Sequence[str], usable: NDArray[np.bool_]) -> Any:
+    """Return the TF-IDF of captions, with the words of the usable ones."""
+    least = 2 if usable.sum() < FEW else 3
+    made = TfidfVectorizer(token_pattern=TOKEN, sublinear_tf=True, min_df=least, max_features=WORDS)
+    try:
+        return made.fit([text for text, good in zip(texts, usable, strict=True) if good]).transform(texts)
+    except ValueError as error:
+        raise ValueError(
+            f"no word stands in {least} captions, so there is nothing to learn ({error}); give embeddings, "
+            "or a CLIP model"
+        ) from error
 
 
 def _first_copies(features: Array, texts: Sequence[str], image_of: NDArray[np.int64]) -> NDArray[np.int64]:

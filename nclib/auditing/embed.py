@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from nclib.auditing.crossfit import crossfit
 from nclib.auditing.pairs import Pairs, what_is_wrong
+from nclib.auditing.sentences import cross_fitted_texts, embed_sentences
 from nclib.common.checks import LARGEST, has_length, squares
 from nclib.common.extras import needed_by, require
 from nclib.common.files import cache_folder, content_digest, digest, write_atomically
@@ -42,7 +43,8 @@ def read_pairs(
 
     Embeddings of the source are taken unless a ``model`` is named. Without both, a linear model is fitted to
     the pairs, see :func:`nclib.auditing.crossfit.crossfit`: on the source's ``images`` if it has any, else
-    on features of the pictures, which need the extra ``pictures``. Computed rows are kept in ``work`` under a
+    on features of the pictures, which need the extra ``pictures``, or of two texts on the words of the left
+    one, see :func:`nclib.auditing.sentences.cross_fitted_texts`. Computed rows are kept in ``work`` under a
     name that changes with pictures, captions and model; a stopped command continues there.
 
     Parameters
@@ -52,7 +54,9 @@ def read_pairs(
         ``image_emb`` alone are features to which a linear model is fitted.
     model : path or str, optional
         CLIP or SigLIP in the layout of ``transformers``: a folder, or a name in the hub's cache. It replaces
-        embeddings that the source has.
+        embeddings that the source has. Or "use", the multilingual Universal Sentence Encoder, which needs the
+        extra ``sentences``: its vectors replace the words of captions where a linear model is fitted, and
+        two texts are compared by them as they are.
     work : path, optional
         Folder for embeddings, from which a stopped command continues; by default in nclib's cache.
     seed : int
@@ -78,6 +82,10 @@ def read_pairs(
         return _pairs(listing, listing.images, listing.captions)
     if (texts := listing.texts) is None:
         raise ValueError("there are no captions to read; give embeddings of pictures and captions")
+    encoder = embed_sentences if model == "use" else None
+    model = None if encoder else model
+    if listing.sentences and (encoder or listing.images is None):
+        return _sentences(listing, model, encoder, seed)
     if model is None and listing.images is None:
         require("an audit without embeddings of both pictures and captions", *PACKAGES)
     folder = Path(work).expanduser() if work is not None else cache_folder() / "audit"
@@ -109,15 +117,26 @@ def read_pairs(
         source = _pictures(listing, vectors, CHANNELS, FEATURES)
         features = _write(folder, "features", "reading the pictures", source)
         listing = _with_reasons(listing, features)
-    usable = np.ones(len(listing.ids), bool)
-    usable[list(listing.problems)] = False
+    usable = ~np.isin(np.arange(len(listing.ids)), list(listing.problems))
     if not usable.any():
         raise ValueError(f"none of the {len(usable):,} pairs can be used; the first: {listing.problems[0]}")
-    return _pairs(listing, *crossfit(features, texts, listing.image_of, usable, seed=seed))
+    of_texts = encoder(texts) if encoder else None
+    return _pairs(listing, *crossfit(features, texts, listing.image_of, usable, vectors=of_texts, seed=seed))
+
+
+def _sentences(listing: Listing, model: Any, encoder: Callable[..., Array] | None, seed: int) -> Pairs:
+    """Return pairs of two texts with embeddings of both."""
+    left, right = listing.pictures or [], listing.texts or []
+    if model is not None:
+        raise ValueError(f"model={str(model)!r}: of two texts, must be 'use' or left out")
+    if encoder:
+        return _pairs(listing, encoder(left), encoder(right))
+    usable = ~np.isin(np.arange(len(right)), list(listing.problems))
+    return _pairs(listing, *cross_fitted_texts(left, right, listing.image_of, usable, seed))
 
 
 def _pairs(listing: Listing, images: Array, captions: Array) -> Pairs:
-    names = ("image_of", "ids", "texts", "pictures", "problems", "file", "columns")
+    names = ("image_of", "ids", "texts", "pictures", "problems", "file", "columns", "sentences")
     return Pairs(images, captions, **{name: getattr(listing, name) for name in names})
 
 

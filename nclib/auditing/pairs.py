@@ -62,6 +62,8 @@ class Pairs:
         Other columns of the source, such as a language; they are carried into the table of the audit.
     group : ndarray of int64, (M,), optional
         Group of each pair; each has probabilities of its own.
+    sentences : bool
+        Whether ``pictures`` are texts themselves: the left side of pairs of two texts.
 
     Raises
     ------
@@ -79,6 +81,7 @@ class Pairs:
     file: Callable[[int], Path | io.BytesIO] | None = field(default=None, repr=False)
     columns: pd.DataFrame | None = field(default=None, repr=False)
     group: Indices | None = field(default=None, repr=False)
+    sentences: bool = False
 
     def __post_init__(self) -> None:
         self._check_shapes()

@@ -107,6 +107,7 @@ def _facts(audit: Findings) -> dict[str, Any]:
     return {
         "n_pairs": f"{len(audit.table):,}",
         "n_pictures": f"{len(audit.pairs.images):,}",
+        "kind": "sentence" if audit.pairs.sentences else "picture-caption",
         # Without probabilities, as for a few pairs, the order by score remains.
         "stated": bool(np.isfinite(audit.share.value)),
         "weakness": audit.belief.weakness,
@@ -247,13 +248,14 @@ def _card(
 def _figure(audit: Findings, row: int, pictures: dict[int, str]) -> dict[str, Any]:
     pairs, picture = audit.pairs, int(audit.pairs.image_of[row])
     name = pairs.pictures[picture] if pairs.pictures else ""
-    if name and picture not in pictures:
+    if name and not pairs.sentences and picture not in pictures:
         pictures[picture] = _thumbnail(pairs, picture)
     return {
         "picture": picture,
         "name": name,
         "alt": re.split(r"[/\\]", name)[-1],
         "shown": bool(pictures.get(picture)),
+        "text": pairs.sentences,
         "address": bool(re.match(r"https?://", name, re.IGNORECASE)),
         "caption": pairs.texts[row] if pairs.texts else None,
     }

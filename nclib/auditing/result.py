@@ -364,10 +364,13 @@ class Findings:
             both. Partners and patterns are as before. Labels that contradict each other or the scores are
             named in :attr:`findings`.
         """
-        if isinstance(labels, (str, Path)):
-            labels = read_marks(Path(labels))
-        new, double = self._labels(labels)
-        told = {**self.labels, **new}
+        marks = self._marks(labels)
+        said = marks[marks["label"] != ""].drop_duplicates(["id", "label"])
+        certain = said["id"][said["label"] != "unsure"]
+        double = certain[certain.duplicated()].unique().tolist()
+        told = (
+            self.labels | dict(zip(said["id"], said["label"], strict=True)) | dict.fromkeys(double, "unsure")
+        )
         sure = {k: v == "wrong" for k, v in told.items() if v != "unsure"}
         rows, wrong = self._rows(sure), np.array(list(sure.values()), bool)
         if not self.asked:  # by the page of an audit that is made again
@@ -376,15 +379,15 @@ class Findings:
         belief = self.belief.told(rows, wrong, chance)
         settings: dict[str, float] = {"labels": len(rows)}
         doubted = list[str]()
-        if (marks := belief.marks) is not None:
-            settings |= {"mistaken_labels": marks.rate, "labels_contradict": marks.unseen}
-            doubted = [self.pairs.ids[row] for row in rows[belief.scores_decide[rows]][marks.doubted]]
+        if (found := belief.marks) is not None:
+            settings |= {"mistaken_labels": found.rate, "labels_contradict": found.unseen}
+            doubted = [self.pairs.ids[row] for row in rows[belief.scores_decide[rows]][found.doubted]]
         table = self.table.assign(**belief.columns)
         for name in belief.columns:
             table.loc[rows, name] = wrong.astype(float)
         table["rank"] = ranked(table)
-        edits = self.edits | self._edits(labels)
-        if edits:
+        new = marks[marks["new_caption"] != ""]
+        if edits := self.edits | dict(zip(new["id"], new["new_caption"], strict=True)):
             table["new_caption"] = table["id"].map(edits).fillna("")
         return replace(
             self,
@@ -407,35 +410,23 @@ class Findings:
         mixed = pd.Series(list(sure.values()), dtype=bool).groupby(pair).transform("nunique") > 1
         return [name for name, both in zip(sure, mixed, strict=True) if both]
 
-    def _labels(self, labels: Any) -> tuple[dict[str, str], list[str]]:
-        """Return labels by id, checked, and the pairs with several labels, which count as "unsure"."""
-        double: list[str] = []
-        if isinstance(labels, pd.DataFrame):
-            if missing := {"id", "label"} - set(labels.columns):
-                raise ValueError(f"labels need columns id and label; missing: {', '.join(sorted(missing))}")
-            labels = labels[["id", "label"]].astype(str)
-            labels["label"] = labels["label"].str.strip().str.lower()
-            labels = labels[~labels["label"].isin(["", "nan"])].drop_duplicates()
-            sure = labels["id"][labels["label"] != "unsure"]
-            double = sure[sure.duplicated()].unique().tolist()
-            labels = dict(zip(labels["id"], labels["label"], strict=True)) | dict.fromkeys(double, "unsure")
-        new = {str(k): str(v).strip().lower() for k, v in dict(labels).items()}
-        new = {k if k in self.pairs.row_of else unguarded(k): v for k, v in new.items()}
-        new = {k: v for k, v in new.items() if v not in ("", "nan")}
-        if bad := next(((k, v) for k, v in new.items() if v not in LABELS), None):
-            raise ValueError(f"label of {bad[0]!r} is {bad[1]!r}; must be one of {', '.join(LABELS)}")
-        self._check_ids(new)
-        return new, double
-
-    def _edits(self, labels: Any) -> dict[str, str]:
-        """Return edited captions by id."""
-        if not isinstance(labels, pd.DataFrame) or "new_caption" not in labels:
-            return {}
-        said = labels[["id", "new_caption"]].fillna("").astype(str).to_numpy().tolist()
-        found = {k if k in self.pairs.row_of else unguarded(k): one_line(unguarded(text)) for k, text in said}
-        found = {k: text for k, text in found.items() if text}
-        self._check_ids(found)
-        return found
+    def _marks(self, given: Any) -> pd.DataFrame:
+        """Return marks as lines of ``id``, ``label`` and ``new_caption``, of which one may be empty."""
+        if isinstance(given, (str, Path)):
+            given = read_marks(Path(given))
+        if not isinstance(given, pd.DataFrame):
+            given = pd.DataFrame(list(dict(given).items()), columns=["id", "label"])
+        if missing := {"id", "label"} - set(given.columns):
+            raise ValueError(f"labels need columns id and label; missing: {', '.join(sorted(missing))}")
+        marks = given.reindex(columns=["id", "label", "new_caption"]).astype(object).fillna("").astype(str)
+        marks["id"] = [name if name in self.pairs.row_of else unguarded(name) for name in marks["id"]]
+        marks["label"] = [text.strip().lower().removeprefix("nan") for text in marks["label"]]
+        marks["new_caption"] = [one_line(unguarded(text)) for text in marks["new_caption"]]
+        marks = marks[(marks[["label", "new_caption"]] != "").any(axis=1)]
+        for bad in marks[~marks["label"].isin(["", *LABELS])].itertuples():
+            raise ValueError(f"label of {bad.id!r} is {bad.label!r}; must be one of {', '.join(LABELS)}")
+        self._check_ids(marks["id"])
+        return marks
 
 
 def asking_chance(p: Array) -> Array:

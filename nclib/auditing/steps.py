@@ -14,6 +14,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from tqdm import tqdm
 
+from nclib.auditing import export, report
 from nclib.auditing.belief import WRONG_FROM, Belief, believe, first_share
 from nclib.auditing.copies import Copies, copies_of, duplicates, first_pair, repeats, what_repeats
 from nclib.auditing.embed import read_pairs
@@ -38,6 +39,7 @@ from nclib.common.options import did_you_mean
 from nclib.readers import list_pairs
 
 Array = NDArray[Any]
+SENTENCES = "These are pairs of two texts: a picture is the left text, a caption the right one."
 #: Shortest caption, in words, that is not called very short; longest neighbour list; pairs from which a first
 #: answer is given before the neighbours are searched.
 SHORT, LONGEST, SOON = 2, 4096, 5000
@@ -51,42 +53,30 @@ class Audit(Findings):
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: the share, and the first suspects."""
-        from nclib.auditing.report import notebook_view
-
-        return notebook_view(self)
+        return report.notebook_view(self)
 
     def summary(self) -> str:
         """Return what the audit found in a few lines, as the command prints it."""
-        from nclib.auditing.report import summary
-
-        return summary(self)
+        return report.summary(self)
 
     def report(self, folder: str | Path, again: str = "") -> Path:
         """Write the files of :meth:`save` and a page, and return the page's path.
 
         ``again`` is the command for the page to show that audits the pairs again with ``checked.csv``.
         """
-        from nclib.auditing.report import write_report
-
-        return write_report(self, self.save(folder), again)
+        return report.write_report(self, self.save(folder), again)
 
     def save(self, folder: str | Path) -> Path:
         """Write the table and its facts, as :func:`nclib.auditing.export.save` does."""
-        from nclib.auditing.export import save
-
-        return save(self, Path(folder))
+        return export.save(self, Path(folder))
 
     def keep(self, folder: str | Path, kind: str = "parquet") -> Path:
         """Write the pairs that are kept, as :func:`nclib.auditing.export.write_kept` does."""
-        from nclib.auditing.export import KINDS, write_kept
-
-        return write_kept(self, folder, check_choice("kind", kind, tuple(KINDS)))
+        return export.write_kept(self, folder, check_choice("kind", kind, tuple(export.KINDS)))
 
     def select(self, dataset: Any) -> Any:
         """Return the rows of the data set (of ``datasets``) that was audited, without those judged wrong."""
-        from nclib.auditing.export import kept_rows
-
-        return kept_rows(self, dataset)
+        return export.kept_rows(self, dataset)
 
 
 def audit(
@@ -239,7 +229,7 @@ def audit(
         patterns=found,
         plan=partners.plan,
         proposed=partners.image,
-        found=what_repeats(repeated, copies, pairs),
+        found=[*([SENTENCES] if pairs.sentences else []), *what_repeats(repeated, copies, pairs)],
         repeats=repeated,
         groups=[] if groups is None else groups.names,
     )

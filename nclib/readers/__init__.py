@@ -1,7 +1,7 @@
 """Pairs from what people have: arrays, tables, folders of pictures, objects of the library ``datasets``.
 
 ==========  =========================================================================================
-``hub``     an object of the library ``datasets``, a folder that it saved, or a name in its cache
+``hub``     an object of the library ``datasets``, or a folder that it saved
 ``arrays``  ``.npz`` with both embeddings, or ``.npy`` of the pictures with ``text_emb``
 ``table``   CSV, TSV (also ``.gz``), parquet, JSON lines or a DataFrame with the columns image, caption and,
             if there, id, split and embeddings; COCO's captions; the metadata of LAION, img2dataset and
@@ -27,7 +27,7 @@ import numpy as np
 
 from nclib.common.checks import check_rows
 from nclib.readers.arrays import is_array, open_array, read_arrays
-from nclib.readers.hub import is_hub, no_package, read_hub
+from nclib.readers.hub import is_hub, read_hub
 from nclib.readers.listing import Hints, Listing
 from nclib.readers.pictures import UnreadableError, open_picture
 from nclib.readers.tables import is_table, read_folder, read_table
@@ -60,6 +60,8 @@ def list_pairs(
     follow: bool = False,
     image_column: str | None = None,
     caption_column: str | None = None,
+    left: str | None = None,
+    right: str | None = None,
     encoding: str | None = None,
 ) -> Listing:
     """List the pairs of a source, without reading a picture.
@@ -80,6 +82,8 @@ def list_pairs(
         Open pictures outside ``folder`` too, where a table names them.
     image_column, caption_column : str, optional
         Columns of pictures and captions, where their names are not known ones.
+    left, right : str, optional
+        Columns of two texts, such as a sentence and its translation, in place of pictures and captions.
     encoding : str, optional
         Of a table of text, such as "cp1252"; by default UTF-8, or UTF-16 with its mark.
 
@@ -106,13 +110,28 @@ def list_pairs(
             ) from None
     source = Path(source).expanduser() if isinstance(source, (str, PathLike)) else source
     where = source if isinstance(source, Path) else "the source"
-    read = next((read for takes, read in READERS if takes(source)), None)
-    if isinstance(source, Path) and not source.exists() and (read is None or no_package()):
+    if isinstance(source, Path) and not source.exists():
         raise FileNotFoundError(f"there is no file or folder {source}; give {TAKEN}")
+    read = next((read for takes, read in READERS if takes(source)), None)
     if read is None:
         hint = TARS if isinstance(source, Path) and source.suffix == ".tar" else f"give {TAKEN}"
         raise ValueError(f"{source} holds no pairs that can be read; {hint}")
     hints = Hints(home, text_emb, split, every_split, follow, image_column, caption_column, encoding)
+    if left is not None or right is not None:
+        if None in (left, right) or left == right or hints.named:
+            raise ValueError(
+                f"left={left!r}, right={right!r}: must name two columns of a table, in place of "
+                "image_column and caption_column"
+            )
+        hints = replace(hints, image_column=left, caption_column=right, sentences=True)
+    given = {"split": split} if read is not read_hub else {}
+    if read is read_arrays:
+        given |= {"image_column": hints.image_column, "caption_column": hints.caption_column}
+    if read in (read_arrays, read_hub):
+        given |= {"encoding": encoding}
+    for name, value in given.items():
+        if value is not None:
+            raise ValueError(f"{name}={value!r}: not read from {where}; leave it out")
     listing = _with_embeddings(read(source, hints), image_emb, text_emb)
     if not listing.ids:
         raise ValueError(f"{where} holds no pairs")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import math
 import os
 import sys
 import zipfile
@@ -38,26 +36,19 @@ def _numbers(array: Array, name: str) -> Array:
 
 
 def open_arrays(path: Path) -> dict[str, Array]:
-    """Return the arrays of an .npz file; those that are not compressed stay on disk."""
-    arrays: dict[str, Array] = {}
+    """Return the arrays of an .npz file."""
     try:
-        with zipfile.ZipFile(path) as whole, np.load(path, allow_pickle=False) as loaded:
-            if damaged := whole.testzip():  # entries on disk are mapped, which checks nothing
-                raise zipfile.BadZipFile(f"{damaged} is damaged")
-            for info in whole.infolist():
-                name = info.filename.removesuffix(".npy")
-                mapped = _in_place(path, info) if info.compress_type == zipfile.ZIP_STORED else None
-                if mapped is None and info.file_size > _memory() // 2:
-                    raise MemoryError(f"{info.filename} has {info.file_size:,} bytes")
-                arrays[name] = loaded[name] if mapped is None else mapped
+        with zipfile.ZipFile(path) as whole:
+            if (size := sum(info.file_size for info in whole.infolist())) > _memory() // 2:
+                raise MemoryError(f"{size:,} bytes")
+        with np.load(path, allow_pickle=False) as loaded:
+            return dict(loaded)
     except MemoryError as error:
         raise ValueError(
-            f"{path} does not fit into memory ({error}); save it with numpy.savez, whose arrays are read in "
-            "place"
+            f"{path} does not fit into memory ({error}); save each array as .npy, which is read in place"
         ) from None
     except (ValueError, KeyError, EOFError, OSError, zipfile.BadZipFile, zlib.error) as error:
         raise ValueError(f"{path} is not a readable .npz file ({error})") from error
-    return arrays
 
 
 def _memory() -> int:
@@ -66,22 +57,6 @@ def _memory() -> int:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, OSError, ValueError):
         return sys.maxsize
-
-
-def _in_place(path: Path, info: zipfile.ZipInfo) -> Array | None:
-    """Map an array that lies in an archive without compression; None for one of an unusual kind."""
-    with path.open("rb") as file:
-        file.seek(info.header_offset + 26)  # lengths of the entry's name and extra field, which follow
-        file.seek(sum(np.frombuffer(file.read(4), "<u2").tolist()), io.SEEK_CUR)
-        end = file.tell() + info.file_size
-        if np.lib.format.read_magic(file) != (1, 0):
-            return None
-        shape, fortran, dtype = np.lib.format.read_array_header_1_0(file)
-        if fortran or dtype.hasobject or 0 in shape or not shape:
-            return None
-        if file.tell() + math.prod(shape) * dtype.itemsize != end:
-            raise ValueError(f"{info.filename} does not have the shape that it names, {shape}")
-        return np.memmap(path, dtype, "r", file.tell(), shape)
 
 
 def is_array(source: Any) -> bool:

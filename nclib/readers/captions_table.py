@@ -10,7 +10,8 @@ import re
 import warnings
 import zlib
 from codecs import BOM_UTF16_BE, BOM_UTF16_LE
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,7 +61,7 @@ class CaptionTable:
     problems: dict[int, str]
 
 
-def read_table(path: Path, encoding: str | None = None, named: Iterable[str] = ()) -> CaptionTable:
+def read_table(path: Path, encoding: str | None = None, named: Sequence[str] = ()) -> CaptionTable:
     """Read the rows of a table of captions, sound or not.
 
     Parameters
@@ -72,7 +73,7 @@ def read_table(path: Path, encoding: str | None = None, named: Iterable[str] = (
         compressed as ``.gz``, and in UTF-16 with its mark.
     encoding : str, optional
         Of the file; by default UTF-8, or UTF-16 with its mark.
-    named : iterable of str
+    named : sequence of str
         Names of columns, in lower case with ``_`` for blanks, that tell the header besides those of captions.
 
     Returns
@@ -85,10 +86,17 @@ def read_table(path: Path, encoding: str | None = None, named: Iterable[str] = (
         When the file cannot be read, has no header that names captions, or a quotation mark is left open.
     """
     text, sound, hint = read_text(path, encoding)
+    if not text.strip():
+        raise ConvertError(f"{path} is empty")
     header = text.split("\n", 1)[0].lower()
     separator = next((mark for mark in "\t|,;" if mark in header), "\t")
     names = [name.strip().strip('"').strip().replace(" ", "_") for name in header.split(separator)]
     has_header = any(CAPTION_PATTERN.fullmatch(name) or name in named for name in names)
+    check_columns(names, path)
+    if not has_header and named:
+        raise ConvertError(
+            f"{path} has no column {named[0]!r} (columns in the first line: {', '.join(names)})"
+        )
     if not has_header and _is_header(names, separator, text):
         raise ConvertError(
             f"{path} has no column of captions: call it {CAPTION_COLUMNS[0]!r}, or give its name as "
@@ -135,8 +143,8 @@ def read_text(path: Path, encoding: str | None = None) -> tuple[str, bool, str]:
             encoding or usual.upper().removesuffix("-SIG"),
         )
         return text, False, f"bytes that are not {said}{'' if encoding else hint}"
-    if encoding is None and "\0" in text[:1000]:
-        likely = likely_encoding(content)
+    likely = likely_encoding(content) if encoding is None and "\0" in text[:1000] else ""
+    if likely.startswith("utf-16"):
         raise ConvertError(f"{path} is not UTF-8; it looks like {likely}, give that as --encoding")
     return (text if "\n" in text else text.replace("\r", "\n")), True, ""
 
@@ -220,6 +228,15 @@ def _without_header(text: str) -> CaptionTable:
         captions.append(caption)
     lines = list(range(1, len(ids) + 1))
     return CaptionTable({"id": ids, "image": pictures, "caption": captions}, lines, problems)
+
+
+def check_columns(names: Iterable[str], where: Path | str) -> None:
+    """Raise a ConvertError where two columns have one name, so that one of them would be lost."""
+    counts = Counter(name for name in names if name)
+    if twice := [name for name, n in counts.items() if n > 1]:
+        raise ConvertError(
+            f"{where} has several columns {twice[0]!r}; rename all but one (columns: {', '.join(counts)})"
+        )
 
 
 def _is_header(names: list[str], separator: str, text: str) -> bool:

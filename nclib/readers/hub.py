@@ -1,17 +1,15 @@
-"""Data sets of the library ``datasets``, which is imported only when one is named by a path."""
+"""Data sets of the library ``datasets``, which is imported only for a folder that it saved."""
 
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import io
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from nclib.common.checks import check_choice
-from nclib.common.extras import needs
+from nclib.common.extras import needed_by
 from nclib.common.files import digest
 from nclib.readers.captions_table import one_line
 from nclib.readers.listing import (
@@ -25,29 +23,23 @@ from nclib.readers.listing import (
     rows_of,
 )
 from nclib.readers.pictures import MISSING, UnreadableError
-from nclib.readers.tables import BLOCK, TABLES, columns_of, kind_of, wanted_columns
-
-NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")  # of a data set on the hub
-FILES = (*TABLES, ".npy", ".npz", ".tar")
+from nclib.readers.tables import BLOCK, columns_of, wanted_columns
 
 
 def is_hub(source: Any) -> bool:
-    """Whether a source is an object of the library, a folder that it saved, or may be a name in its cache."""
+    """Whether a source is an object of the library, or a folder that it saved."""
     if not isinstance(source, Path):
         return hasattr(source, "column_names")
-    if source.exists():
-        return (source / "dataset_info.json").is_file() or (source / "dataset_dict.json").is_file()
-    return NAME.fullmatch(source.as_posix()) is not None and kind_of(source) not in FILES
-
-
-def no_package() -> bool:
-    """Whether the library is missing."""
-    return importlib.util.find_spec("datasets") is None
+    return any((source / f"dataset_{name}.json").is_file() for name in ("info", "dict"))
 
 
 def read_hub(source: Any, hints: Hints) -> Listing:
     """List the pairs of a data set; of one with several splits, those of the split that the hints name."""
-    parts = _splits(_load(source, hints.split) if isinstance(source, Path) else source, hints)
+    if isinstance(source, Path):
+        with needed_by(str(source)):
+            import datasets
+        source = datasets.load_from_disk(str(source))
+    parts = _splits(source, hints)
     first = next(iter(parts.values()))
     if not hasattr(first, "__len__"):
         raise ValueError("a streamed data set cannot be read; load it without streaming=True")
@@ -119,25 +111,3 @@ def _rows(part: Any, split: str, picture: str | None, named: bool, hints: Hints)
     if split and find_column(names, SPLIT_COLUMNS) is None:
         columns["split"] = [split] * len(part)
     return rows_of(columns, "the data set", hints)
-
-
-def _load(source: Path, split: str | None) -> Any:
-    """Load a data set from a folder that the library saved, or by name from its cache."""
-    if no_package():
-        raise needs(str(source), "datasets")
-    import datasets
-
-    if int(datasets.__version__.split(".")[0]) < 4:  # older ones run the script that a data set brings
-        raise ImportError(f"{source} needs datasets 4 or later, {datasets.__version__} is installed")
-    if source.exists():
-        return datasets.load_from_disk(str(source))
-    was, datasets.config.HF_HUB_OFFLINE = datasets.config.HF_HUB_OFFLINE, True
-    try:
-        return datasets.load_dataset(source.as_posix(), split=split)
-    except Exception as error:  # the library has many of its own
-        raise FileNotFoundError(
-            f"{source} is neither a file or folder nor a data set in the cache of the library datasets "
-            f"({one_line(str(error))[:120]}); nothing is downloaded here"
-        ) from error
-    finally:
-        datasets.config.HF_HUB_OFFLINE = was

@@ -60,6 +60,7 @@ class Hints:
     image_column: str | None = None
     caption_column: str | None = None
     encoding: str | None = None
+    sentences: bool = False
 
     @property
     def named(self) -> tuple[str, ...]:
@@ -97,6 +98,8 @@ class Listing:
         The source's other columns of numbers or text, a row per pair.
     origin : str
         Digest of the files behind the pictures, where ``pictures`` are not files themselves.
+    sentences : bool
+        Whether ``pictures`` are texts themselves: the left side of pairs of two texts.
     """
 
     ids: list[str]
@@ -110,6 +113,7 @@ class Listing:
     captions: Array | None = None
     columns: pd.DataFrame | None = None
     origin: str = ""
+    sentences: bool = False
 
     def open(self, row: int) -> Image:
         """Open the picture in a row of ``pictures``, or raise an UnreadableError."""
@@ -134,7 +138,7 @@ def _state(name: str) -> str:
 class Rows:
     """Rows of a source, one per caption; every part has a row per caption, embeddings as well.
 
-    ``pictures`` are names, equal for the captions of one picture.
+    ``pictures`` are names, equal for the captions of one picture; of ``sentences``, texts.
     """
 
     texts: Sequence[Any]
@@ -145,6 +149,7 @@ class Rows:
     captions: Array | None = None
     columns: pd.DataFrame | None = None
     problems: Mapping[int, str] = field(default_factory=dict)
+    sentences: bool = False
 
     def listing(
         self,
@@ -159,31 +164,35 @@ class Rows:
         """
         problems = dict(self.problems)
         lines = [text_of(text) for text in self.texts]
-        named = self.pictures is not None
-        names = [text_of(name) for name in (range(len(lines)) if self.pictures is None else self.pictures)]
+        named, numbers = self.pictures is not None, range(len(lines))
+        names = [text_of(name) for name in (numbers if self.pictures is None else self.pictures)]
         for row, (line, name) in enumerate(zip(lines, names, strict=True)):
             if not line:
                 problems.setdefault(row, "the caption is empty")
             elif not name:
-                problems.setdefault(row, "no picture is named")
+                problems.setdefault(
+                    row, "the left text is empty" if self.sentences else "no picture is named"
+                )
         # "a.jpg" and "./a.jpg" are one picture.
-        codes, unique = pd.factorize(np.array([show(name) for name in names] if named else names, object))
+        shown = [show(name) for name in names] if named and not self.sentences else names
+        codes, unique = pd.factorize(np.array(shown, object))
         images, image_of = self.images, codes.astype(np.int64)
         first = np.unique(image_of, return_index=True)[1]
         if images is not None and len(first) < len(images):
             images = images[first]
         return Listing(
-            unique_ids(self.ids, names),
+            unique_ids(numbers if self.sentences and self.ids is None else self.ids, names),
             image_of,
             lines,
             unique.tolist() if named else None,
             None if self.splits is None else [text_of(split) for split in self.splits],
             problems,
-            (lambda row: file(names[first[row]])) if named else None,
+            (lambda row: file(names[first[row]])) if named and not self.sentences else None,
             images,
             self.captions,
             self.columns,
             origin,
+            self.sentences,
         )
 
 
@@ -222,9 +231,8 @@ def rows_of(
     }
     others = pd.DataFrame(own, index=range(len(columns[captions[0]]))).iloc[rows].reset_index(drop=True)
     splits = per_caption(find_column(names, SPLIT_COLUMNS))
-    return Rows(
-        texts, per_caption(picture), per_caption(id_column), splits, images, given, others, problems or {}
-    )
+    names_of, ids = per_caption(picture), per_caption(id_column)
+    return Rows(texts, names_of, ids, splits, images, given, others, problems or {}, hints.sentences)
 
 
 def _is_plain(values: Sequence[Any]) -> bool:
@@ -265,9 +273,10 @@ def join_rows(parts: Sequence[Rows]) -> Rows:
             return pd.concat(values, ignore_index=True)
         return np.concatenate(values) if name in ("images", "captions") else [x for f in values for x in f]
 
-    names = [f.name for f in fields(Rows) if f.name != "problems"]
+    names = [f.name for f in fields(Rows) if f.name not in ("problems", "sentences")]
     problems = {s + row: text for s, p in zip(starts, parts, strict=True) for row, text in p.problems.items()}
-    return Rows(**{name: every(name) for name in names}, problems=problems)
+    whole = {name: every(name) for name in names}
+    return Rows(**whole, problems=problems, sentences=parts[0].sentences)
 
 
 def is_missing(value: Any) -> bool:

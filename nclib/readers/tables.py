@@ -52,6 +52,7 @@ def is_table(source: Any) -> bool:
 def read_table(source: Any, hints: Hints) -> Listing:
     """List the pairs of a table, or of all parquet files in a folder."""
     if isinstance(source, pd.DataFrame):
+        captions_table.check_columns(map(str, source.columns), "the table")
         rows, home = rows_of({str(n): source[n].tolist() for n in source}, "the table", hints), Path()
     else:
         paths = sorted(source.glob("*.parquet")) if source.is_dir() else [source]
@@ -155,6 +156,7 @@ def wanted_columns(schema: Any, hints: Hints) -> list[str]:
     """Return the columns of an Arrow schema that readers look at, and those of numbers or text."""
     from pyarrow import types
 
+    captions_table.check_columns(schema.names, "the table")
     known = known_columns(schema.names, hints)
     others = (types.is_nested, types.is_binary, types.is_large_binary, types.is_fixed_size_binary)
     return [one.name for one in schema if one.name in known or not any(kind(one.type) for kind in others)]
