@@ -48,7 +48,7 @@ LIGHT = """if True:
             self.finder = finder
 
         def find_spec(self, name, path=None, target=None):
-            found = name.partition(".")[0] not in {*EXTRA_OF}
+            found = name.partition(".")[0] not in {*EXTRA_OF, "typing_extensions"}
             return self.finder.find_spec(name, path, target) if found else None
 
         def __getattr__(self, name):

@@ -28,7 +28,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Unpack
 
 from nclib.common.options import Rule, check, plain_values
 from nclib.runs.combination import combine
@@ -37,7 +37,7 @@ from nclib.runs.frame import table
 from nclib.runs.identity import NUMERICS, since
 from nclib.runs.loop import epoch_arrays
 from nclib.runs.machine import cpu_threads
-from nclib.runs.options import Settings
+from nclib.runs.options import RunParameters, Settings
 from nclib.runs.record import Record
 from nclib.runs.store import append, find
 from nclib.runs.store import load as load_record
@@ -49,6 +49,7 @@ __all__ = [
     "Experiment",
     "LoadedRun",
     "Record",
+    "RunParameters",
     "Settings",
     "TrainedModel",
     "append",
@@ -73,7 +74,7 @@ def run(
     *,
     progress: bool = True,
     tracker: Any = None,
-    **given: Any,
+    **given: Unpack[RunParameters],
 ) -> Record:
     """Train one method on noisy pairs or noisy labels, test the selected epoch, and leave a record.
 
@@ -90,7 +91,7 @@ def run(
     tracker : callable or object, optional
         Told the numbers of each epoch: a function of a dict and the epoch, or what has such a ``log``, as
         the modules ``wandb`` and ``trackio`` do after their ``init``.
-    **given
+    **given : RunParameters
         The parameters below, and the options of the method, which ``nclib run METHOD --help`` lists.
     dataset : str, optional
         One of ``nclib.data.available("pairs")``; for labels one of ``nclib.data.available("categories")``.
@@ -187,13 +188,13 @@ def run(
     return experiment.run(experiment.resolve(**given), progress, tracker)
 
 
-def resolve(method: str = "l2rm", **given: Any) -> Settings:
+def resolve(method: str = "l2rm", **given: Unpack[RunParameters]) -> Settings:
     """Return the complete settings of a run: defaults, then the preset, then the given values.
 
     Parameters
     ----------
     method : str
-    **given
+    **given : RunParameters
         Parameters of :func:`run`, options of the method among them.
 
     Returns

@@ -6,10 +6,12 @@ import math
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from os import PathLike
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
+from typing_extensions import TypedDict
 
 from nclib.common.options import option
 from nclib.common.precision import PRECISIONS
@@ -126,6 +128,53 @@ class LabelSchedule:
     lr_schedule: str = option("cosine", choices=("cosine", "constant"), help="the rate falls to 0, or stays")
     hidden: int = option(4096, low=1, help="width of hidden layers")
     dim: int = option(512, low=1, help="width L of the common space")
+
+
+class RunParameters(TypedDict, total=False, extra_items=Any):  # type: ignore[call-arg]  # PEP 728
+    """Parameters of :func:`nclib.run` by name; options of the method are further items.
+
+    Each is a field of :class:`PairOptions`, :class:`PairSchedule`, :class:`LabelOptions` or
+    :class:`LabelSchedule`, which hold what it may be and what it means. None is "as the preset says".
+    ``Experiment.resolve`` makes :class:`Settings` of them: ``mrate`` is ``settings.run.mrate``, ``lr`` is
+    ``settings.schedule.lr``, and L2RM's ``rho`` is ``settings.method_options.rho``.
+    """
+
+    # Of every run.
+    dataset: str | None
+    seed: int | None
+    noise_seed: int | None
+    noise_file: str | PathLike[str] | None
+    preset: str | None
+    device: str | torch.device | None
+    threads: int | None
+    out: str | PathLike[str] | None
+    batch_size: int | None
+    epochs: int | None
+    lr: float | None
+    noise_rate: float | None  # of pairs another name of mrate
+    protocol: str | None
+    data_options: Mapping[str, Any] | None  # passed to the loader of the data
+    # Of runs on pairs.
+    model: str | None
+    mrate: float | None
+    networks: int | None
+    compile: str | None
+    pictures_on: str | None
+    warmup_epochs: int | None
+    optimizer: str | None
+    decay_every: int | None
+    decay_factor: float | None
+    decay_again: int | None
+    decay: str | None
+    weight_decay: float | None
+    grad_clip: float | None
+    precision: str | None
+    model_options: Mapping[str, Any] | None  # passed to the model
+    # Of runs on labels.
+    scope: str | None
+    lr_schedule: str | None
+    hidden: int | None
+    dim: int | None
 
 
 O = TypeVar("O", bound=RunOptions)  # noqa: E741
