@@ -21,7 +21,7 @@ from nclib.auditing.copies import Copies, copies_of, first_of
 from nclib.auditing.neighbours import Neighbours, Side, centres_of, nearest_centres
 from nclib.auditing.pairs import Indices, Pairs, exchange, fold_of
 from nclib.auditing.scores import combination, moments
-from nclib.auditing.share import FEWEST, FEWEST_OF_KIND, Sample, Share, calibrate, interval
+from nclib.auditing.share import FEWEST, FEWEST_OF_KIND, Calibration, Sample, Share, calibrate, interval
 from nclib.common.checks import check_rows
 from nclib.noise import auc
 from nclib.readers.listing import columns_asked_for, text_of
@@ -182,11 +182,17 @@ def within(
         return None
     number = copies.count[rows] * right[rows]
     zeros = [np.zeros(len(x), np.int64) for x in (score, other)]
-    found = calibrate(
-        Sample(score, zeros[0], number, pairs.image_of[rows]), Sample(other, zeros[1], zeros[1] + 1), seed
-    )
-    if found.reason:
+
+    def by(one: Array, two: Array) -> Calibration:
+        unit = pairs.image_of[rows]
+        return calibrate(Sample(one, zeros[0], number, unit), Sample(two, zeros[1], zeros[1] + 1), seed)
+
+    # The score in use orders pairs better; its wrong pairs may fit better than exchanges, so that the share
+    # is that of the standardised cosine.
+    found, alone = by(score, other), by(own, theirs)
+    if found.reason or alone.reason:
         return None
+    found = found.with_share(alone.share)
     table = []
     for value, some in zip(large, np.split(score, np.cumsum([*map(len, groups)])[:-1]), strict=True):
         if value < len(names):
