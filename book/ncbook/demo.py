@@ -170,7 +170,7 @@ def _checked(record: Record) -> Path:
     if gone := [name for name in listed if not (folder / name).is_file()]:
         raise ValueError(f"{folder / gone[0]} is not there, but in {folder / LIST}; make demo makes it again")
     for path in sorted(folder.iterdir()):
-        if path.name != LIST:
+        if path.is_file() and path.name != LIST:  # not the folder of a writer that was killed
             read_checked(path)
     return folder
 

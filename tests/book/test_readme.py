@@ -13,7 +13,7 @@ def test_tables_agree_with_the_records() -> None:
     stored = (ROOT / "README.md").read_text("utf8")
     with matplotlib.rc_context():
         content = readme.content(readme.chapter())
-    assert content.count("\n|") == len(readme.ROWS) + 4
+    assert content.count("\n|") == len(readme.ROWS) + 5
     assert readme.text(stored, content) == stored
 
 
