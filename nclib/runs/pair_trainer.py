@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -27,6 +28,7 @@ from nclib.runs.noisy_pairs import Batches, NoisyPairs
 from nclib.runs.optimizers import build
 from nclib.runs.options import PairSchedule
 
+BLOCK = 64  # images whose mean regions are taken together
 BATCH_NORM_NEEDS = 2  # samples in a batch, at least
 
 
@@ -105,7 +107,9 @@ class PairTrainer(SavedLoop):
     def all_pairs(self) -> AllPairs:
         """Return all pairs with the mean region of each image, float64; reads every image once."""
         split = self.pairs.split
-        return AllPairs(split.mean_regions(), split.captions, self.image_of.numpy())
+        blocks = np.split(np.arange(split.n_images), range(BLOCK, split.n_images, BLOCK))
+        images = [split.features(rows).numpy().mean(1, dtype=np.float64) for rows in blocks]
+        return AllPairs(np.concatenate(images), split.captions, self.image_of.numpy())
 
     def batches(self, subset: Tensor | None = None, *, purpose: str, drop_last: bool = False) -> Batches:
         """Return shuffled batches of all pairs, or of those at ``subset``, int64 (N,).
