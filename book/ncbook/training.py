@@ -82,7 +82,8 @@ def training_pairs(method: str, given: Mapping[str, Any]) -> NoisyPairs:
         each = train.captions_per_image
         noise = Mismatch.from_file(run.noise_file, train.image_of, captions_per_image=each)
     else:
-        noise = Mismatch.draw(train.image_of, run.mrate or 0.0, seed=run.seed, protocol=run.protocol)
+        about = {"features": train.mean_regions()} if run.protocol == "near" else {}
+        noise = Mismatch.draw(train.image_of, run.mrate or 0.0, seed=run.seed, protocol=run.protocol, **about)
     return NoisyPairs(train, noise)
 
 

@@ -22,6 +22,13 @@ def test_some_pairs_are_of_one_kind_and_of_different_pictures(pairs):
         assert len(set(pairs.image_of.numpy()[rows])) == 4
 
 
+def test_the_pairs_of_a_page_are_those_of_its_run(tmp_path):
+    for protocol in ("images", "captions", "near"):
+        given = {"dataset": "planted", "data_options": {"n_train": 40}, "mrate": 0.5, "protocol": protocol}
+        record = nclib.run("linear", **given, out=tmp_path, progress=False)
+        assert training.training_pairs("linear", given).noise.checksum == record.noise["checksum"]
+
+
 @pytest.fixture(scope="module")
 def run(tmp_path_factory) -> tuple[Record, dict]:
     given = {
