@@ -86,7 +86,14 @@ def active_complementary(S: Tensor, y: Tensor, tau: float = 0.05) -> tuple[Tenso
     complementary : Tensor, (B,)
         Below 2 where y is 0, at most :math:`2\tan 1` where it is 1. The normaliser counts the given pair
         as well, which therefore has a gradient where y is below 1.
+
+    Raises
+    ------
+    ValueError
+        If ``y`` does not hold one number per pair.
     """
+    if y.shape != S.shape[:1]:
+        raise ValueError(f"y must be ({len(S)},), one number per pair, got {tuple(y.shape)}")
     y = y.detach()
     complementary = torch.zeros_like(y)
     active = torch.zeros_like(y)

@@ -90,7 +90,16 @@ def evidential_loss(alpha: Tensor, y: Tensor, lam2: float = 0.1) -> Tensor:
         Dirichlet parameters, at least 1, one query per row, and targets: one-hot rows, or rows of zeros for
         queries without a true partner.
     lam2 : float, >= 0
+
+    Raises
+    ------
+    ValueError
+        If the shapes differ.
     """
+    if alpha.ndim != 2 or y.shape != alpha.shape:
+        raise ValueError(
+            f"alpha and y must both be (queries, K), got {tuple(alpha.shape)} and {tuple(y.shape)}"
+        )
     dtype = alpha.dtype
     if alpha.device.type != "mps":  # which has no float64
         alpha = alpha.double()  # lgamma of 20,000 is 2e5: in float32 the differences below lose two digits

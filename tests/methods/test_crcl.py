@@ -210,3 +210,9 @@ def test_refined_values_are_between_and_never_leave_their_range():
     for alpha in (0.0, 0.1, 0.7, 0.8, 1.0):
         for ends in (torch.ones(3), torch.zeros(3), torch.ones(3).double()):
             assert torch.equal(refined(ends, ends, alpha), ends)
+
+
+@pytest.mark.parametrize("y", [torch.rand(3), torch.rand(4, 4)])
+def test_labels_are_one_number_a_pair(y):
+    with pytest.raises(ValueError, match="y must be"):
+        active_complementary(torch.rand(4, 4), y)

@@ -178,3 +178,9 @@ def test_report_calls_matched_what_the_method_predicts():
     wanted = {"called_matched": 2, "division_precision": 0.5, "division_recall": 0.5}
     wanted |= {"auc": 0.75, "auc_share": 1.0, "auc_uncertainty": 0.75}
     assert {name: found[name] for name in wanted} == wanted
+
+
+@pytest.mark.parametrize("y", [torch.rand(4), torch.rand(4, 3)])
+def test_targets_have_the_shape_of_the_evidence(y):
+    with pytest.raises(ValueError, match="alpha and y"):  # a row of targets would be repeated in silence
+        evidential_loss(torch.rand(3, 4) + 1, y)
