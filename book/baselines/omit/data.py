@@ -100,7 +100,8 @@ def with_boxes(data: Dataset, root: Path, reading: Reading) -> Dataset:
     if missing := without_boxes(folder, reading.splits.values()):
         lacks = f"{folder} lacks {', '.join(missing)}"
         raise FileNotFoundError(f"boxes=True: {lacks}, float32, a row for each row of features")
-    splits, content = {}, [data.checksum]
+    splits: dict[str, Any] = {}
+    content = [data.checksum]
     for role, name in reading.splits.items():
         split, features = data.splits[role], features_file(folder, name, reading.half)
         assert features is not None  # it was read
@@ -141,7 +142,7 @@ def drawings(scenes: Callable[..., Dataset], *, features: str = "regions", **opt
         return {}
 
     folder, _ = from_cache("emoji_pixels", digest([data.checksum]), paint)
-    splits = {
+    splits: dict[str, Any] = {
         role: replace(split, images=np.load(folder / f"{role}.npy", mmap_mode="r"), boxes=None)
         for role, split in data.splits.items()
     }
