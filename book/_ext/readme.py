@@ -109,8 +109,10 @@ def main() -> None:
     path = ROOT / "README.md"
     path.write_text(text(path.read_text("utf8"), content(names)), "utf8")
     drawn = io.StringIO()
-    names["figure"].savefig(drawn, format="svg", metadata={"Date": None}, facecolor="white")
-    for name, svg in (("two_by_two", drawn.getvalue()), ("two_by_two_dark", dark(drawn.getvalue()))):
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "readme"}):  # text stays text
+        names["figure"].savefig(drawn, format="svg", metadata={"Date": None}, facecolor="white")
+    light = drawn.getvalue().replace("*{", "text{fill: #000000} *{", 1)  # matplotlib leaves out black
+    for name, svg in (("two_by_two", light), ("two_by_two_dark", dark(light))):
         (ROOT / "book" / "_static" / f"{name}.svg").write_text(svg, "utf8")
 
 

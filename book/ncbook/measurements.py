@@ -141,7 +141,7 @@ def probed(part: str) -> pd.DataFrame:
 
 
 def packed(value: Any) -> Any:
-    """Return a value of JSON with the names of the columns of a table once.
+    """Return a value of JSON with the names of the columns of a table once, and floats of seven digits.
 
     A list of mappings becomes ``{"columns": names, "table": rows}``, with :data:`MISSING` for what a row does
     not have.
@@ -149,7 +149,7 @@ def packed(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {name: packed(part) for name, part in value.items()}
     if not isinstance(value, list):
-        return value
+        return float(f"{value:.7g}") if isinstance(value, float) else value
     if len(value) < 2 or not all(isinstance(row, Mapping) and MISSING not in row.values() for row in value):
         return [packed(part) for part in value]
     names = list(dict.fromkeys(name for row in value for name in row))
