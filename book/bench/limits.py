@@ -9,37 +9,47 @@ the operating system hands out and that are written for the first time, and expo
 An operation has the work that it cannot avoid; work over peak is the time that no code on this core goes
 below, and the largest of the four times is the operation's limit. What stands in the way of a limit is often
 a fixed cost, so small operations are also timed at their smallest size. Candidates take turns in one process;
-times are medians of its CPU time.
+times are medians of its CPU time. Beside each operation of nclib stands the straightforward form of its
+description; for the steps of models these are the references of the tests (tests/models/*_reference.py).
 """
 
 from __future__ import annotations
 
+import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, astuple, dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
-import bank
 import map as category_map
 import numpy as np
 import ot_partial
 import ot_small
-import similarity
 import torch
-from bench_common import command, interleave, write_json
+from bench_common import NO_DROPOUT, command, interleave, random_captions, write_json
+from scipy.spatial.distance import cdist
+from scipy.stats import spearmanr
 from torch.utils.flop_counter import FlopCounterMode
 
 import nclib.ot
+from nclib import models
 from nclib.evaluation import recall
+from nclib.noise import rank_correspondence
 from nclib.ot import cpu
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "tests" / "models"))
+
+from cross_reference import loop_scores
+from sgraf_reference import loop_similarity
 
 TIMES = (
     *dict.fromkeys(place for part in (ot_partial, ot_small, category_map) for place in part.TIMES),
-    *("nclib/evaluation/ranking.py", "nclib/noise/rank.py", "book/bench/bank.py", "book/bench/limits.py"),
+    *("nclib/evaluation/ranking.py", "nclib/noise/rank.py", "nclib/models/sgraf_nodes.py"),
     *(f"nclib/models/{name}.py" for name in ("cross", "encoders", "grouping", "scan", "sgraf")),
-    *("nclib/models/sgraf_nodes.py", "book/bench/similarity.py"),
+    "book/bench/limits.py",
 )
 Call = Callable[[], Any]
 
@@ -179,21 +189,35 @@ def small_transport(problems: int, passes: int, back: bool) -> Operation:
     )
 
 
-def training_step(name: str, size: str) -> Operation:
+def training_step(name: str, small: bool) -> Operation:
     """Encoding, similarity of all pairs and backward pass; work is that of the matrix products."""
-    model, images, tokens, pull = similarity.problem(name, similarity.SIZES[size])
+    n, regions, features, words = (4, 12, 68, (6, 8)) if small else (64, 36, 2048, (6, 20))
+    widths = (16, 8, 8) if small else (512, 128, 300)
+    sizes = {"n_regions": regions, "feature_dim": features, "vocab_size": 2000}
+    sizes |= zip(("embed_dim", "sim_dim", "word_dim"), widths, strict=True)
+    torch.manual_seed(0)
+    model = models.build(name, **sizes, **NO_DROPOUT.get(name, {}))
+    images, tokens = torch.randn(n, regions, features), random_captions(n, words)
+    pull = torch.randn(n, n)  # gradient of the scores
+
+    def step(scores: Call) -> None:
+        model.zero_grad()
+        (scores() * pull).sum().backward()
+
+    def by_caption() -> torch.Tensor:
+        if name == "scan":
+            return loop_scores(model, images, tokens)
+        return loop_similarity(model, images, tokens)[0]
+
     calls = {
-        "nclib" if key == "nclib" else "loop over captions": partial(
-            similarity.step, candidate, model, images, tokens, pull
-        )
-        for key, candidate in reversed(similarity.candidates(name).items())
+        "nclib": partial(step, partial(model, images, tokens)),
+        "loop over captions": partial(step, by_caption),
     }
     with FlopCounterMode(display=False) as counter:
         calls["nclib"]()
-    batch = similarity.SIZES[size]
     return Operation(
         f"step of {name.upper()}",
-        f"{batch.batch} pairs, {batch.n_regions} regions of {batch.feature_dim:,}, D = {batch.embed_dim}",
+        f"{n} pairs, {regions} regions of {features:,}, D = {widths[0]}",
         calls,
         Work(flops=counter.get_total_flops()),
         patience=60.0,
@@ -237,12 +261,26 @@ def average_precision(queries: int, items: int) -> Operation:
 
 
 def rank_correlation(pairs: int, entries: int, dim: int) -> Operation:
-    """REPAIR's soft labels against a bank."""
-    data = bank.make_features(pairs, entries, dim, ties=False)
+    """REPAIR's soft labels against a bank: unit features that agree in part, through sixteen topics."""
+    g = np.random.default_rng(0)
+    topics = g.normal(size=(16, dim))
+
+    def features(kinds: np.ndarray) -> np.ndarray:
+        x = kinds @ topics + 3 * g.normal(size=(len(kinds), dim))
+        return (x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.float32)
+
+    of_pairs, of_bank = g.normal(size=(pairs, 16)), g.normal(size=(entries, 16))
+    images, texts, *bank = (features(kinds) for kinds in (of_pairs, of_pairs, of_bank, of_bank))
+    tensors = [torch.from_numpy(x) for x in (images, texts, *bank)]
+
+    def one_by_one() -> list[float]:
+        distances = zip(cdist(images, bank[0]), cdist(texts, bank[1]), strict=True)
+        return [spearmanr(a, b).statistic for a, b in distances]
+
     return Operation(
         "rank correlation with a bank",
         f"{pairs} pairs, {entries:,} entries of {dim:,}",
-        {"nclib": partial(bank.batched, *data), "a pair at a time": partial(bank.loop_cdist, *data)},
+        {"nclib": lambda: rank_correspondence(*tensors), "a pair at a time": one_by_one},
         Work(flops=2 * 2 * pairs * entries * dim, bytes=2 * 4 * entries * dim),
         patience=10.0,
     )
@@ -255,7 +293,7 @@ def operations(small: bool) -> Iterator[Operation]:
     for problems, passes, back in ((1, 3, False), (16_384, 3, False), (16_384, 50, False), (4_096, 3, True)):
         yield small_transport(min(problems, 64) if small else problems, passes, back)
     for name in ("sgr", "saf", "scan"):
-        yield training_step(name, "tiny" if small else "mid")
+        yield training_step(name, small)
     yield recall_at_k(20 if small else 1000)
     yield average_precision(*((20, 100) if small else (200, 23_661)))
     yield rank_correlation(*((8, 64, 16) if small else (128, 4_096, 1_024)))
