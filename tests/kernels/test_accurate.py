@@ -139,12 +139,11 @@ def test_a_problem_that_needs_newton_steps_is_left_to_the_host(by_kernel):
     assert t.converged
 
 
-def test_tiles_and_several_launches_give_the_same(monkeypatch):
+def test_tiles_and_several_launches_give_the_same(request):
     cost, p, q, mask = problem((3, 33, 20), holes=0.3)
     given = partial_problem(cost, 0.3, p, q, 0.07, mask)
     whole = kernels.accurate(given, SolverSettings("auto", 1e-9, 1000))
-    monkeypatch.setattr(kernels, "TILE_ENTRIES", 16)  # tiles of two rows
-    monkeypatch.setattr(kernels, "SCRATCH_ENTRIES", 700)  # several launches
+    request.getfixturevalue("tiles")
     tiles = kernels.accurate(given, SolverSettings("auto", 1e-9, 1000))
     assert tiles.converged.all()
     assert whole.iterations.tolist() == tiles.iterations.tolist()

@@ -40,19 +40,29 @@ def agree(host, kernel, rtol=1e-9):
         torch.testing.assert_close(got, want, rtol=rtol, atol=1e-14 if rtol < 1e-8 else 1e-9)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize(
-    ("shape", "reg"),
-    [((1, 1), 0.07), ((7, 13), 0.01), ((3, 7, 13), 0.07), ((2, 2, 16, 9), 0.5), ((128, 128), 0.07)],
-)
-def test_plans_passes_and_errors_are_those_of_the_host(shape, reg, dtype, monkeypatch):
+def plans_agree(monkeypatch, shape, reg, dtype, rtol):
     cost, p, q, mask = problem(shape, holes=0.3, dtype=dtype)
     mass = torch.linspace(0.1, 0.6, cost[..., 0, 0].numel(), dtype=torch.float64).reshape(shape[:-2])
-    rtol = 1e-5 if dtype == torch.float32 else 1e-9
     for sides, allowed in (((None, None), None), ((None, None), mask), ((p, q), None), ((p, q), mask)):
         host, kernel = both(monkeypatch, cost, mass, *sides, reg=reg, mask=allowed, stop="published")
         agree(host, kernel, rtol)
         assert kernel.plan.isfinite().all()
+
+
+@pytest.mark.parametrize(("dtype", "rtol"), [(torch.float32, 1e-5), (torch.float64, 1e-9)])
+@pytest.mark.parametrize(
+    ("shape", "reg"),
+    [((1, 1), 0.07), ((7, 13), 0.01), ((3, 7, 13), 0.07), ((2, 2, 16, 9), 0.5), ((128, 128), 0.07)],
+)
+def test_plans_passes_and_errors_are_those_of_the_host(shape, reg, dtype, rtol, monkeypatch):
+    plans_agree(monkeypatch, shape, reg, dtype, rtol)
+
+
+@pytest.mark.parametrize(
+    ("shape", "reg"), [((1, 1), 0.07), ((7, 13), 0.01), ((3, 33, 20), 0.07), ((2, 2, 20, 9), 0.5)]
+)
+def test_tiles_of_rows_give_what_the_host_does(shape, reg, tiles, monkeypatch):
+    plans_agree(monkeypatch, shape, reg, torch.float64, 1e-9)
 
 
 def test_a_batch_of_l2rm_with_a_sharp_regularisation(monkeypatch):
@@ -100,8 +110,10 @@ FAULTS = {
 }
 
 
+@pytest.mark.parametrize("tile", [kernels.TILE_ENTRIES, 16])
 @pytest.mark.parametrize("fault", FAULTS)
-def test_faults_that_only_values_show_give_plans_of_nan(fault):
+def test_faults_that_only_values_show_give_plans_of_nan(fault, tile, monkeypatch):
+    monkeypatch.setattr(kernels, "TILE_ENTRIES", tile)
     cost, p, q, mask = problem((2, 6, 8), seed=4)
     mass = torch.full((2,), 0.3, dtype=torch.float64)
     FAULTS[fault](cost[1], mask[1], p[1], mass[1])
@@ -114,26 +126,6 @@ def test_faults_that_only_values_show_give_plans_of_nan(fault):
     torch.testing.assert_close(t.plan[0], good.plan)
 
 
-@pytest.mark.parametrize(
-    ("shape", "reg"), [((1, 1), 0.07), ((7, 13), 0.01), ((3, 33, 20), 0.07), ((2, 2, 20, 9), 0.5)]
-)
-def test_tiles_of_rows_give_what_the_host_does(shape, reg, monkeypatch):
-    monkeypatch.setattr(kernels, "TILE_ENTRIES", 16)  # tiles of a row or two
-    monkeypatch.setattr(kernels, "SCRATCH_ENTRIES", 700)  # several launches
-    cost, p, q, mask = problem(shape, holes=0.3)
-    mass = torch.linspace(0.1, 0.6, cost[..., 0, 0].numel(), dtype=torch.float64).reshape(shape[:-2])
-    for sides, allowed in (((None, None), None), ((p, q), mask)):
-        host, kernel = both(monkeypatch, cost, mass, *sides, reg=reg, mask=allowed, stop="published")
-        agree(host, kernel, 1e-9)
-        assert kernel.plan.isfinite().all()
-
-
 def test_a_batch_of_256_in_tiles(monkeypatch):
     cost, *_ = problem((2, 256, 200), seed=5, dtype=torch.float32)
     agree(*both(monkeypatch, cost, 0.1, reg=0.07, stop="published"), rtol=1e-5)
-
-
-@pytest.mark.parametrize("fault", FAULTS)
-def test_tiles_find_the_faults_that_only_values_show(fault, monkeypatch):
-    monkeypatch.setattr(kernels, "TILE_ENTRIES", 16)
-    test_faults_that_only_values_show_give_plans_of_nan(fault)

@@ -95,22 +95,3 @@ def test_the_kernel_is_reached_without_waiting(batch, masked, given, monkeypatch
     assert t.converged.shape == t.row_error.shape == batch
     assert kernel.grid == (6 if batch else 1,)
     assert {x.device.type for x in kernel.given if isinstance(x, torch.Tensor)} == {"cuda"}
-
-
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"mass": 1.001}, "mass 1.001 is infeasible: at most 1 "),
-        ({"mass": -0.1}, "mass must be finite and not negative"),
-        ({"p": [0.5, -0.5]}, "p must be finite and not negative"),
-        ({"q": [0.5, 0.5]}, "q of shape"),
-        ({"mask": torch.ones(2, 2, dtype=torch.bool)}, "mask of shape"),
-        ({"tol": 2.0}, "tol must be"),
-        ({"method": "fast"}, "method must be"),
-    ],
-)
-def test_what_the_host_holds_is_checked_before_the_launch(wrong, message, monkeypatch):
-    monkeypatch.setattr(entropic, "place", lambda *_: "kernel")
-    given = {"mass": 0.3, "reg": 0.07, "stop": "published"} | wrong
-    with pytest.raises(ValueError, match=message):
-        nclib.ot.partial_sinkhorn(torch.rand(2, 3), **given)

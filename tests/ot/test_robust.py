@@ -4,6 +4,8 @@ import pytest
 import torch
 
 import nclib.ot
+from nclib.ot import cpu
+from nclib.ot.cpu import _Pace
 from nclib.ot.device import newton_step
 
 
@@ -46,6 +48,17 @@ def test_a_solution_takes_as_many_passes_as_it_did(route):
         t = nclib.ot.partial_sinkhorn(cost, 0.5, p, q, reg=reg, mask=mask)
         assert t.converged.all()
         assert t.iterations.sum().item() == pytest.approx(want, rel=0.02, abs=1)
+
+
+def test_passes_and_newton_steps_have_an_end():
+    cost, p, q, mask = (x[0] for x in small_problems(1, 14, 9))
+    with pytest.warns(UserWarning, match="max_iter=8"):
+        t = nclib.ot.partial_sinkhorn(cost, 0.5, p, q, reg=0.003, mask=mask, max_iter=8)
+    assert not t.converged
+    pace = _Pace(1e-9, 5.0, 0)
+    assert [pace.judge(error, True, False).name for error in (1e-2, 5e-3)] == ["BLOCK", "NEWTON"]
+    pace.newtons = cpu.MAX_NEWTON
+    assert pace.judge(2.5e-3, True, False).name == "BLOCK"
 
 
 def test_a_newton_step_is_solved_shortened_and_left_out():

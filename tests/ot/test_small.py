@@ -75,25 +75,6 @@ def test_padding_by_weights_equals_padding_by_mask():
         assert (a[~mask] == 0).all()
 
 
-@pytest.mark.parametrize(
-    ("options", "error", "text"),
-    [
-        ({"passes": 0}, ValueError, "passes"),
-        ({"loop": "fast"}, ValueError, "loop"),
-        ({"p": torch.ones(4) / 4}, ValueError, "p of shape"),
-        ({"p": torch.tensor([-1.0, 1.0, 1.0])}, ValueError, "p must be finite and not negative"),
-        ({"q": torch.tensor([1.0, float("nan"), 0.0, 0.0])}, ValueError, "q must be finite"),
-        ({"p": torch.ones(3).double(), "q": torch.ones(4).double()}, ValueError, "sums to 3"),
-        ({"reg": -1.0}, ValueError, "reg"),
-        ({"reg": 1e-320}, ValueError, "reg=.* is below the rounding of costs"),
-        ({"p": [1 / 3] * 3}, TypeError, "p must be a floating tensor, got list"),
-    ],
-)
-def test_bad_arguments_are_refused_by_name(options, error, text):
-    with pytest.raises(error, match=text):
-        nclib.ot.scaling_plan(torch.rand(2, 3, 4), **({"reg": 0.1} | options))
-
-
 @pytest.mark.parametrize("loop", ["log", "released"])
 @pytest.mark.parametrize(("reg", "scale"), [(0.02, 0.4), (0.02, 2.0), (0.005, 0.4), (0.005, 2.0)])
 def test_released_constant_keeps_its_weight_in_float32(loop, reg, scale):
