@@ -77,7 +77,7 @@ def standing(
         ``fewer than three seeds``.
     """
     groups: dict[str, list[str]] = {"above": [], "level": [], "below": [], "fewer than three seeds": []}
-    found = judged({m: both[gce] for m, both in against_averaged(runs, dataset, rate).items()})
-    for method, one in found.items():
+    verdicts = judged({m: both[gce] for m, both in against_averaged(runs, dataset, rate).items()})
+    for method, one in verdicts.items():
         groups[one.sign.replace("not judged", "fewer than three seeds")].append(method)
     return groups

@@ -61,8 +61,8 @@ def scored(runs: Runs, *, temperatures: bool = False) -> pd.DataFrame:
         :data:`TWO` whose label ends in :data:`AVERAGED`; one of them is a run of its own.
         Ablations, other schedules and more networks are left out; the loss of plain training is free.
     """
-    found = chosen(runs) if temperatures else {}
-    return pd.concat([_pairs(runs.retrieval, found), _labels(runs.category)], ignore_index=True)
+    temperature_of = chosen(runs) if temperatures else {}
+    return pd.concat([_pairs(runs.retrieval, temperature_of), _labels(runs.category)], ignore_index=True)
 
 
 _COLUMNS = [

@@ -81,24 +81,24 @@ def ledger(runs: Runs, paper: str = "") -> pd.DataFrame:
         (fewest seeds), ``evidence`` (all of it as text), ``chapter``.
     """
     claims = printed("claims", **({"paper": paper} if paper else {}))
-    found = [decide(name, runs) for name in claims["id"]]
+    verdicts = [decide(name, runs) for name in claims["id"]]
     table = claims[["id", "paper", "section", "claim"]].copy()
     table["printed"] = claims["check_on_printed_numbers"].replace("needs an experiment", "")
     table["detail"] = claims["detail"]
-    table["verdict"] = [v.word for v in found]
+    table["verdict"] = [v.word for v in verdicts]
     for name in ("test", "why", "lines", "data", "n", "evidence"):
-        table[name] = [getattr(v, name) for v in found]
+        table[name] = [getattr(v, name) for v in verdicts]
     table["chapter"] = claims["paper"].map(CHAPTERS)
     return table
 
 
 def counts(table: pd.DataFrame) -> pd.DataFrame:
     """Return how many claims of each paper have each verdict."""
-    found = pd.crosstab(table["paper"], table["verdict"]).reindex(columns=list(VERDICTS), fill_value=0)
-    found = found.loc[list(dict.fromkeys(table["paper"]))]
-    found.loc["all"] = found.sum()
-    found.columns.name = found.index.name = None
-    return found
+    crossed = pd.crosstab(table["paper"], table["verdict"]).reindex(columns=list(VERDICTS), fill_value=0)
+    crossed = crossed.loc[list(dict.fromkeys(table["paper"]))]
+    crossed.loc["all"] = crossed.sum()
+    crossed.columns.name = crossed.index.name = None
+    return crossed
 
 
 def claims_table(table: pd.DataFrame, paper: str = "") -> Table:
@@ -287,8 +287,8 @@ def report_table(paper: str, runs: Runs) -> Table:
     ValueError
         For another paper.
     """
-    found = _reported(paper, runs)
-    rows = [(d.name.removesuffix(","), _found(d), str(d.n) if d.n else "") for d in found]
+    seen = _reported(paper, runs)
+    rows = [(d.name.removesuffix(","), _found(d), str(d.n) if d.n else "") for d in seen]
     return Table(
         slug=f"differences-{paper.lower()}",
         title=f"{paper}: differences in every setting",
@@ -297,11 +297,11 @@ def report_table(paper: str, runs: Runs) -> Table:
             "Computed from the records. Differences: same seed, same noise; mean and 95 % interval of the "
             "paired t-test; in rSum (at most 600), for UOT-RCL in mean average precision (at most 1). "
             f"Runs of the preset {SMALL} are left out where longer runs of both sides exist.",
-            explained(mark for d in found for mark in d.marks),
+            explained(mark for d in seen for mark in d.marks),
         ],
         names=("difference",),
         columns=[("found",), ("seeds",)],
-        rows=[([Cell(what)], [Cell(found), Cell(n)]) for what, found, n in rows],
+        rows=[([Cell(what)], [Cell(value), Cell(n)]) for what, value, n in rows],
         file=csv_text(("difference", "found", "seeds"), rows),
         closed=True,
     )
@@ -318,14 +318,14 @@ def report_said(paper: str, runs: Runs) -> str:
 
     Settings with fewer than three seeds are left out.
     """
-    found: dict[str, dict[str, list[str]]] = {}
+    by_sign: dict[str, dict[str, list[str]]] = {}
     for d in _reported(paper, runs):
         what, _, place = d.name.partition(", ")
         if d.judged:
             words = ", ".join(data_name(word) for word in place.strip(", ").split(", "))
-            found.setdefault(what, {}).setdefault(d.sign, []).append(words)
+            by_sign.setdefault(what, {}).setdefault(d.sign, []).append(words)
     lines = []
-    for what, at in found.items():
+    for what, at in by_sign.items():
         n = sum(map(len, at.values()))
         parts = [
             f"{word} in {len(at[sign])}"
@@ -341,11 +341,11 @@ def report_said(paper: str, runs: Runs) -> str:
 def _reported(paper: str, runs: Runs) -> list[Difference]:
     """Return the differences of a paper's report, of runs of ``quick`` only where no longer ones exist."""
     every = runs_of(_known(paper), runs)
-    longer, found = every[every["preset"] != SMALL], list[Difference]()
+    longer, shown = every[every["preset"] != SMALL], list[Difference]()
     for one in reported(paper):
         own = differences(paper, one, longer)
-        found += own if any(d.n for d in own) else differences(paper, one, every)
-    return found
+        shown += own if any(d.n for d in own) else differences(paper, one, every)
+    return shown
 
 
 def _found(d: Difference) -> str:

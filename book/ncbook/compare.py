@@ -209,9 +209,9 @@ def paired(
         part[value].set_axis(part["seed"]) if part["seed"].is_unique else part.groupby("seed")[value].mean()
         for part in (ours, theirs)
     )
-    found = by_seed((a - share * b).sort_index(), name, digits)
-    marks = [marks_of(part[part["seed"].isin(found.seeds)], value) for part in (ours, theirs)]
-    return replace(found, marks=_union(*marks))
+    difference = by_seed((a - share * b).sort_index(), name, digits)
+    marks = [marks_of(part[part["seed"].isin(difference.seeds)], value) for part in (ours, theirs)]
+    return replace(difference, marks=_union(*marks))
 
 
 def by_seed(values: pd.Series, name: str = "", digits: int = 1) -> Difference:

@@ -132,22 +132,22 @@ class Claim:
         ]
         for key, part in needed.groupby(columns) if len(needed) else ():
             place = {"dataset": data[0], **dict(zip(columns, key, strict=True))}
-            found = [(d, one.region) for one in compared for d in differences(self.paper, one, part)]
+            judged = [(d, one.region) for one in compared for d in differences(self.paper, one, part)]
             own = place["dataset"] in data and (
                 "model" not in place or not models or place["model"] in models
             )
-            if any(d.n for d, _ in found):
+            if any(d.n for d, _ in judged):
                 own = own and (compared is self.printed or not self.printed)
                 noise = place.get("protocol")
                 foreign = "protocol" in general and noise not in (None, general["protocol"])
-                yield line_of(place, found, own=own, foreign=foreign, needs=self.needs)
+                yield line_of(place, judged, own=own, foreign=foreign, needs=self.needs)
 
 
 @functools.cache
 def content() -> dict[str, Any]:
     """Return ``claims.yml`` as it stands."""
-    found: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("claims.yml").read_text("utf8"))
-    return found
+    claims: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("claims.yml").read_text("utf8"))
+    return claims
 
 
 def _papers() -> dict[str, dict[str, Any]]:
@@ -158,13 +158,13 @@ def _papers() -> dict[str, dict[str, Any]]:
 @functools.cache
 def compared() -> dict[str, Claim]:
     """Return the claims of ``claims.yml`` by their number."""
-    found = {}
+    entries = {}
     for name, entry in content()["claims"].items():
         parts = {k: [Comparison(**one) for one in entry[k]] for k in ("compare", "printed") if k in entry}
         if on := entry.get("also_on"):
             parts["printed"] = [*parts["compare"], *(replace(one, on=on) for one in parts["compare"])]
-        found[name] = Claim(**{**entry, **parts, "paper": PAPER_OF[name[0]]})
-    return found
+        entries[name] = Claim(**{**entry, **parts, "paper": PAPER_OF[name[0]]})
+    return entries
 
 
 @functools.cache
@@ -226,19 +226,19 @@ def differences(paper: str, one: Comparison, table: pd.DataFrame) -> list[Differ
     A pair of settings, or a rate of the comparison, without a record gives one difference without values.
     """
     if one.growth:
-        found = []
+        grown = []
         for rates in one.growth:
             small, large = (differences(paper, replace(one, growth=(), rates=(r,)), table) for r in rates)
             name = f"{name_of(paper, one)} at {rates[1]:g} minus at {rates[0]:g}".strip()
-            found += [growth(a, b, name) for a, b in zip(small, large, strict=True)]
-        return found
+            grown += [growth(a, b, name) for a, b in zip(small, large, strict=True)]
+        return grown
     table = _rows(paper, one, table)
-    found, column = [], "noise_rate" if paper == "UOT-RCL" else "mrate"
+    grown, column = [], "noise_rate" if paper == "UOT-RCL" else "mrate"
     for rate in one.rates or (None,):
         at, part = ("", table) if rate is None else (f"rate {rate:g}", select(table, **{column: float(rate)}))
         for name, some in _compared(paper, one, part):
-            found += some or [Difference((), f"{name} {at}".strip())]
-    return found
+            grown += some or [Difference((), f"{name} {at}".strip())]
+    return grown
 
 
 def _rows(paper: str, one: Comparison, table: pd.DataFrame) -> pd.DataFrame:
@@ -279,8 +279,8 @@ def _compared(paper: str, one: Comparison, table: pd.DataFrame) -> Iterator[tupl
         parts = list(conditions_of(table, how["conditions"]))
         for ours, theirs in settings:
             names = [name_of(paper, replace(one, ours=ours, theirs=theirs), m) for m in there]
-            found = compare(parts, ours, theirs, there, names=names, share=one.share, digits=how["digits"])
-            yield from zip(names, found, strict=True)
+            each = compare(parts, ours, theirs, there, names=names, share=one.share, digits=how["digits"])
+            yield from zip(names, each, strict=True)
         if not settings:
             yield name_of(paper, one), []
 

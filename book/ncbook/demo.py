@@ -146,10 +146,10 @@ def stored_run(method: str, **values: Any) -> Record:
     )
 
 
-def differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> Iterator[str]:
+def differences(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> Iterator[str]:
     """Yield the settings in which a stored run differs from the wanted one, also those within mappings."""
-    for name in sorted({**found, **wanted}):
-        here, there = found.get(name), wanted.get(name)
+    for name in sorted({**stored, **wanted}):
+        here, there = stored.get(name), wanted.get(name)
         if isinstance(here, Mapping) and isinstance(there, Mapping):
             yield from differences(here, there)
         elif here != there:
@@ -193,12 +193,12 @@ def kept_arrays(record: Record) -> dict[int, dict[str, np.ndarray]]:
     """
     if not is_stored(record):
         return epoch_arrays(record.folder)
-    found: dict[int, dict[str, np.ndarray]] = {}
+    by_epoch: dict[int, dict[str, np.ndarray]] = {}
     with np.load(_checked(record) / ARRAYS, allow_pickle=False) as file:
         for key in file.files:
             epoch, name = key.split("/")
-            found.setdefault(int(epoch), {})[name] = file[key]
-    return dict(sorted(found.items()))
+            by_epoch.setdefault(int(epoch), {})[name] = file[key]
+    return dict(sorted(by_epoch.items()))
 
 
 def opened(record: Record) -> LoadedRun:

@@ -112,12 +112,12 @@ def printed_runs(paper: str) -> pd.DataFrame:
     """
     study, tables = STUDIES[paper], [table for name, table in LAYOUTS if name == paper]
     keys = [(paper, study.table), study.clean, *((paper, t) for t in tables)]
-    found = [
+    shares = [
         printed_sums(*key).assign(protocol=LAYOUTS[key].noise)
         for key in dict.fromkeys(keys)
         if len(printed_sums(*key))
     ]
-    table = pd.concat(found).rename(columns={"rate": "mrate", "value": "rsum"})
+    table = pd.concat(shares).rename(columns={"rate": "mrate", "value": "rsum"})
     table = table.drop_duplicates(["dataset", "method", "variant", "model", "mrate"])
     table = table.assign(dataset=table["dataset"].map(DATASETS), preset="paper", seed=0, networks=1)
     return with_shares(table.reset_index(drop=True), study)
@@ -133,9 +133,9 @@ def printed_effects(paper: str) -> pd.DataFrame:
     """
     study, own = STUDIES[paper], printed_runs(paper)
     own = own[own["dataset"].map(PRINTED).isin(printed_sums(paper, study.table)["dataset"])]
-    found = select(own, variant="", model=study.model, method=list(study.methods))
-    found = found.rename(columns={"mrate": "rate", "won_back": "share"}).dropna(subset="share")
-    return found.assign(dataset=found["dataset"].map(PRINTED))[["method", "dataset", "rate", "share"]]
+    chosen = select(own, variant="", model=study.model, method=list(study.methods))
+    chosen = chosen.rename(columns={"mrate": "rate", "won_back": "share"}).dropna(subset="share")
+    return chosen.assign(dataset=chosen["dataset"].map(PRINTED))[["method", "dataset", "rate", "share"]]
 
 
 def measured_effects(paper: str, runs: Runs) -> pd.DataFrame:
@@ -216,10 +216,10 @@ def effects_table(paper: str, runs: Runs) -> Table:
     rates = sorted(set(both.loc[both["kind"] == "printed", "rate"]))
     rows, lines = [], []
     for method, rate in itertools.product(study.rows, rates):
-        found = [select(both, method=method, rate=rate, kind=kind, place=place) for kind, place in heads]
+        columns = [select(both, method=method, rate=rate, kind=kind, place=place) for kind, place in heads]
         cells = [
             _share_text(kind, own["share"].iloc[0]) if len(own) else MISSING[kind]
-            for (kind, _), own in zip(heads, found, strict=True)
+            for (kind, _), own in zip(heads, columns, strict=True)
         ]
         rows.append(([Cell(reader(method)), Cell(f"{rate:g}")], [_cell(c) for c in cells]))
         lines.append([reader(method), f"{rate:g}", *cells])
@@ -277,10 +277,10 @@ def row_gains(paper: str, table: str, base: str, runs: Runs) -> pd.DataFrame:
         ``kind``, printed or measured; and ``gain``, a :class:`~ncbook.compare.Difference` by seed.
     """
     layout = layout_of(paper, table)
-    found = [row for row in rows_of(paper, table) if row["metric"] == "rsum"]
-    own = {row["method"]: run for row in found if (run := run_of(layout, row))}
+    printed_rows = [row for row in rows_of(paper, table) if row["metric"] == "rsum"]
+    own = {row["method"]: run for row in printed_rows if (run := run_of(layout, row))}
     sums: dict[tuple[str, str, str], dict[str, pd.Series]] = {}
-    for row in found:
+    for row in printed_rows:
         place = ("printed", row["dataset"], row["backbone"])
         sums.setdefault(place, {})[row["method"]] = pd.Series([float(row["value"])])
     matched = select(runs.retrieval, mrate=0.0)
@@ -304,11 +304,11 @@ def row_gains(paper: str, table: str, base: str, runs: Runs) -> pd.DataFrame:
 
 def row_gains_figure(paper: str, table: str, base: str, runs: Runs) -> Figure:
     """Draw :func:`row_gains`: hollow marks are printed, filled ones measured, with the 95 % interval."""
-    found = row_gains(paper, table, base, runs)
-    names, places = list(dict.fromkeys(found["method"])), list(dict.fromkeys(found["place"]))
+    gains = row_gains(paper, table, base, runs)
+    names, places = list(dict.fromkeys(gains["method"])), list(dict.fromkeys(gains["place"]))
     figure, ((axis,),) = plots.panels(1, 1, width=7.0, height=1.4 + 0.14 * len(names) * max(len(places), 3))
     for i, (place, colour, mark) in enumerate(zip(places, plots.CYCLE, plots.MARKS, strict=False)):
-        part = select(found, place=place)
+        part = select(gains, place=place)
         kind = part["kind"].iloc[0]
         for row in part.itertuples():
             y = names.index(row.method) + 0.7 * ((i + 0.5) / len(places) - 0.5)

@@ -30,24 +30,24 @@ def errata_table(paper: str = "", *, passed: bool = False) -> Table:
     passed : bool
         The checks that found nothing wrong, instead.
     """
-    found = printed("anomalies")
-    found = found[found["kind"].isin(PASSED) == passed]
+    entries = printed("anomalies")
+    entries = entries[entries["kind"].isin(PASSED) == passed]
     if paper:
-        found = found[found["paper"].str.contains(paper, regex=False) | (found["paper"] == "all")]
-    order = found["kind"].map({kind: i for i, kind in enumerate((*WEIGHT, *PASSED))})
-    found = found.assign(order=order).sort_values(["order", "id"]).drop(columns="order")
-    findings = found.groupby(["kind", "paper", "explanation", "explained_by_papers"], sort=False)
-    rows = [_finding(entries.to_dict("records")) for _, entries in findings]
+        entries = entries[entries["paper"].str.contains(paper, regex=False) | (entries["paper"] == "all")]
+    order = entries["kind"].map({kind: i for i, kind in enumerate((*WEIGHT, *PASSED))})
+    entries = entries.assign(order=order).sort_values(["order", "id"]).drop(columns="order")
+    findings = entries.groupby(["kind", "paper", "explanation", "explained_by_papers"], sort=False)
+    rows = [_finding(part.to_dict("records")) for _, part in findings]
     words = "Checks that passed" if passed else "Odd values and gaps"
     return Table(
         slug=f"errata-{paper.lower() or 'all'}{'-passed' if passed else ''}",
         title=f"{words}: {paper}" if paper else f"{words}, all papers",
         kind="errata",
-        lines=[f"{len(found)} entries, {len(rows)} findings."],
+        lines=[f"{len(entries)} entries, {len(rows)} findings."],
         names=("no.",),
         columns=[("where and what",), ("printed",), ("explanation",)],
         rows=rows,
-        file=csv_text(list(found), found.to_numpy().tolist()),
+        file=csv_text(list(entries), entries.to_numpy().tolist()),
     )
 
 

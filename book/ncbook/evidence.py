@@ -186,11 +186,11 @@ def compare(
     ``theirs``.
     """
     sides = [(at, select(part, **ours), select(part, **theirs)) for at, part in parts]
-    found = [
+    by_metric = [
         [paired(a, b, value, name=f"{name} {at}".strip(), digits=digits, share=share) for at, a, b in sides]
         for value, name in zip(values, names, strict=True)
     ]
-    return [[d for d in of_metric if d.n] for of_metric in found]
+    return [[d for d in of_metric if d.n] for of_metric in by_metric]
 
 
 def within(
@@ -206,12 +206,12 @@ def within(
     columns = [ours, *([theirs] if isinstance(theirs, str) else [])]
     if table.empty or not set(columns) <= set(table):
         return []
-    found = []
+    seen = []
     for at, rows in conditions_of(table.dropna(subset=columns), conditions):
         values = rows[ours] - (rows[theirs] if isinstance(theirs, str) else theirs)
         d = by_seed(values.groupby(rows["seed"]).mean(), f"{name} {at}".strip(), digits)
-        found.append(replace(d, marks=marks_of(rows, ours)))
-    return found
+        seen.append(replace(d, marks=marks_of(rows, ours)))
+    return seen
 
 
 def best_other(
@@ -235,7 +235,7 @@ def best_other(
     must agree; the rest is as in :func:`compare`.
     """
     rivals = set(table.get(column, ())) if others is None else set(others)
-    found = []
+    seen = []
     for at, part in conditions_of(table, conditions):
         mine = select(part, **{column: ours})
         differences = []
@@ -246,8 +246,8 @@ def best_other(
         if len(differences) >= least:
             _, best, d = min(differences, key=lambda item: item[0])
             words = against.format(n=len(differences), best=best or "usual")
-            found.append(replace(d, name=f"{name} {at}{words}".strip()))
-    return found
+            seen.append(replace(d, name=f"{name} {at}{words}".strip()))
+    return seen
 
 
 # -- rules -----------------------------------------------------------------------------------------------
@@ -267,7 +267,7 @@ def p_outside(d: Difference, region: Region) -> float:
 
 def line_of(
     place: Mapping[str, str],
-    found: Sequence[tuple[Difference, Region]],
+    compared: Sequence[tuple[Difference, Region]],
     *,
     own: bool = False,
     foreign: bool = False,
@@ -279,7 +279,7 @@ def line_of(
     ----------
     place : mapping
         Values of the columns in :data:`PLACE`.
-    found : sequence of (Difference, Region)
+    compared : sequence of (Difference, Region)
         Every comparison of the claim; one without values was not recorded.
     own : bool
         Whether the claim speaks of this data and this model.
@@ -288,9 +288,9 @@ def line_of(
     needs : str
         Part of the claim that records cannot decide.
     """
-    tested = [(d, region) for d, region in found if d.judged]
-    few = _listed([d.name for d, _ in found if d.n and not d.judged])
-    missing = _listed([d.name for d, _ in found if not d.n])
+    tested = [(d, region) for d, region in compared if d.judged]
+    few = _listed([d.name for d, _ in compared if d.n and not d.judged])
+    missing = _listed([d.name for d, _ in compared if not d.n])
     right = sum(inside(d, region) for d, region in tested)
     against = sorted(p_outside(d, region) for d, region in tested)
     wrong = sum(p < 1 - LEVEL for p in against)
@@ -305,7 +305,7 @@ def line_of(
     own = own and place["preset"] == "paper"
     widest = max((d for d, _ in tested), key=lambda d: d.visible, default=Difference(()))
     count = f"{right} of {len(tested)} inside the claimed region, {wrong} outside: "
-    shown = [d for d, _ in found if d.n]
+    shown = [d for d, _ in compared if d.n]
     if len(shown) > SHOWN:  # those farthest from the claim, as far as they were tested
         tested.sort(key=lambda pair: p_outside(*pair))
         shown = [d for d, _ in tested] or shown

@@ -74,10 +74,10 @@ def _older() -> pd.DataFrame:
     """Return the rows of the four papers in the columns of ``field.csv``."""
     parts = []
     for paper, tables in OLDER.items():
-        found = printed("retrieval", paper=paper)
-        found = found[found["table"].isin(tables)]
-        keys = [c for c in found if c not in ("metric", "value")]
-        wide = found.pivot_table(index=keys, columns="metric", values="value", aggfunc="first", sort=False)
+        rows = printed("retrieval", paper=paper)
+        rows = rows[rows["table"].isin(tables)]
+        keys = [c for c in rows if c not in ("metric", "value")]
+        wide = rows.pivot_table(index=keys, columns="metric", values="value", aggfunc="first", sort=False)
         wide = wide.reset_index()
         mismatch = wide["noise_kind"] == "mismatch"
         level, origin = OLDER_LEVEL[paper]

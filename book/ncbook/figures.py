@@ -164,15 +164,15 @@ def rows_figure(paper: str, table: str, runs: Runs, *, preset: str = "") -> Figu
 
 def _sums(rows: Sequence[Mapping[str, str]]) -> dict[str, float]:
     """Return the printed rSum by row, or the sum of its recalls."""
-    found: dict[str, dict[str, float]] = {}
+    by_method: dict[str, dict[str, float]] = {}
     for row in rows:
-        found.setdefault(row["method"], {})[row["metric"]] = float(row["value"])
-    return {name: sum_of(values) for name, values in found.items()}
+        by_method.setdefault(row["method"], {})[row["metric"]] = float(row["value"])
+    return {name: sum_of(values) for name, values in by_method.items()}
 
 
 def _measured_rows(layout: Layout, runs: Runs, place: Place) -> dict[tuple[float, str], tuple[float, ...]]:
     """Return the measured rSum by rate and row."""
-    found = {}
+    rsums = {}
     part = select(runs.retrieval, **place.where)
     for row in rows_of(layout.paper, layout.table):
         run = run_of(layout, row)
@@ -182,8 +182,8 @@ def _measured_rows(layout: Layout, runs: Runs, place: Place) -> dict[tuple[float
             where = {"mrate": rate} | ({"protocol": place.protocol} if place.protocol and rate else {})
             own = select(part, method=run.method, variant=run.variant, **where)
             if len(own):
-                found[rate, row["method"]] = tuple(own["rsum"])
-    return found
+                rsums[rate, row["method"]] = tuple(own["rsum"])
+    return rsums
 
 
 def sweep_figure(

@@ -21,24 +21,24 @@ VERSIONS = ("driver", "cuda", "torch", "triton")
 HEADS = ("before", "after", "commit")
 
 
-def gpu_lines(found: dict[str, Any]) -> list[str]:
+def gpu_lines(measured: dict[str, Any]) -> list[str]:
     """Return lines of Markdown: where ``make gpu`` measured, and its figures beside the former ones.
 
     Parameters
     ----------
-    found : dict
+    measured : dict
         What ``make gpu`` wrote. Rows that it did not measure show a dash.
     """
     heads = ("", "unit", *HEADS)
-    rows = (heads, ["---"] * len(heads), *beside(found))
-    return [*measured_on(found), "", *(f"| {' | '.join(row)} |" for row in rows), ""]
+    rows = (heads, ["---"] * len(heads), *beside(measured))
+    return [*measured_on(measured), "", *(f"| {' | '.join(row)} |" for row in rows), ""]
 
 
-def measured_on(found: dict[str, Any]) -> list[str]:
+def measured_on(measured: dict[str, Any]) -> list[str]:
     """Return sentences: card, versions, commits and days of both measurements; which parts are outdated."""
-    parts, before = found["parts"], measurement("bench_gpu_before")
+    parts, before = measured["parts"], measurement("bench_gpu_before")
     days, commits = (", ".join(sorted({part[key] for part in parts.values()})) for key in ("when", "commit"))
-    lines = [f"Measured (after) on {_card(found['device'])}, commit {commits}, {days}."]
+    lines = [f"Measured (after) on {_card(measured['device'])}, commit {commits}, {days}."]
     lines.append(f"Before: {_card(before['device'])}, commit {before['commit']}, {before['when']}.")
     if old := [name for name, part in parts.items() if outdated(name, part)]:
         lines.append(f"{OUTDATED} The code changed since, and was not measured again: {', '.join(old)}.")
@@ -101,11 +101,11 @@ PART_MODULES = {
 }
 
 
-def beside(found: dict[str, Any]) -> list[tuple[str, ...]]:
+def beside(measured: dict[str, Any]) -> list[tuple[str, ...]]:
     """Return what was measured before: its name, unit, the figures before and after, the commit of these."""
     rows: list[tuple[str, ...]] = []
     for row in measurement("bench_gpu_before")["rows"]:
-        part = found["parts"].get(row["part"], {"state": "left"})
+        part = measured["parts"].get(row["part"], {"state": "left"})
         now = _now(row, part)
         commit = "" if now is None else part_commit(row["part"], part)
         rows.append((row["what"], row["unit"], _figure(row["before"]), _figure(now), commit))

@@ -22,12 +22,12 @@ def kind_of(d: Difference, region: Region) -> str:
     return "outside" if high < region[0] or low > region[1] else "open"
 
 
-def interval_plot(found: Sequence[tuple[Difference, Region]]) -> str:
+def interval_plot(compared: Sequence[tuple[Difference, Region]]) -> str:
     """Draw mean and interval of some differences over the region that a claim says they lie in.
 
     Parameters
     ----------
-    found : sequence of (Difference, (float, float))
+    compared : sequence of (Difference, (float, float))
         Differences of at least two seeds, with the claimed region, whose ends may be infinite. The first
         eight are drawn.
 
@@ -37,10 +37,10 @@ def interval_plot(found: Sequence[tuple[Difference, Region]]) -> str:
         SVG: zero as a line, the region shaded, a filled mean where the interval lies in the region and an
         open one elsewhere. Empty for no differences.
     """
-    if not found:
+    if not compared:
         return ""
-    kinds = [kind_of(d, region) for d, region in found]
-    drawn = found[:SHOWN]
+    kinds = [kind_of(d, region) for d, region in compared]
+    drawn = compared[:SHOWN]
     values = [0.0, *(v for d, region in drawn for v in (*d.interval, *filter(math.isfinite, region)))]
     low, high = min(values), max(values)
     space = (high - low) * 0.06 or 1.0
@@ -55,6 +55,6 @@ def interval_plot(found: Sequence[tuple[Difference, Region]]) -> str:
         for i, (d, region) in enumerate(drawn)
     ]
     counts = [f"{kinds.count(kind)} {words}" for kind, words in WORDS.items() if kind in kinds]
-    label = f"{len(found)} interval{'s' if len(found) > 1 else ''}: {', '.join(counts)}"
+    label = f"{len(compared)} interval{'s' if len(compared) > 1 else ''}: {', '.join(counts)}"
     size = {"width": WIDTH, "height": 2 * EDGE + ROW * len(drawn), "row": ROW, "radius": RADIUS}
     return TEMPLATES.get_template("intervals.svg").render(lines=lines, zero=x(0), label=label, **size)

@@ -92,13 +92,13 @@ class Layout:
 def _read() -> dict[tuple[str, str], Layout]:
     content = yaml.safe_load(Path(__file__).with_name("layouts.yml").read_text("utf8"))
     texts: dict[str, str] = content["texts"]
-    found = {}
+    layouts = {}
     for entry in content["tables"]:
         protocol = entry["protocol"].format(**texts).format(**texts)  # texts hold other texts, one level deep
         lists = {key: tuple(entry[key]) for key in ("rows", "columns")}
         layout = Layout(**{**entry, **lists, "protocol": protocol})
-        found[layout.paper, layout.table] = layout
-    return found
+        layouts[layout.paper, layout.table] = layout
+    return layouts
 
 
 LAYOUTS = _read()

@@ -64,10 +64,10 @@ def explained(marks: Iterable[str], end: str = "; ") -> str:
 def marks_of(runs: pd.DataFrame, value: str = "rsum") -> tuple[str, ...]:
     """Return the marks of a number that these runs make; a metric of another epoch has no :data:`WARMUP`."""
     tested = SELECTED.match(value)
-    found = {
+    marks = {
         WARMUP: tested is not None and in_warmup(runs).any(),
         OUTDATED: outdated(runs).any(),
         REMARKED: remarked(runs).any(),
         COLLAPSED: collapsed(runs).any(),
     }
-    return tuple(mark for mark, holds in found.items() if holds)
+    return tuple(mark for mark, holds in marks.items() if holds)

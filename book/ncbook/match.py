@@ -110,14 +110,14 @@ def printed_sums(paper: str, table: str) -> pd.DataFrame:
     mAPs.
     """
     layout, names = layout_of(paper, table), ["dataset", "method", "variant", "model", "rate"]
-    found: dict[tuple[Any, ...], dict[str, float]] = {}
+    by_row: dict[tuple[Any, ...], dict[str, float]] = {}
     for row in rows_of(paper, table):
         if row.get("noise_rate") and (run := run_of(layout, row)):
             key = (row["dataset"], run.method, run.variant, run.model, float(row["noise_rate"]))
             part = row["direction"] if layout.of_labels else row["metric"]
-            found.setdefault((*key, row["method"]), {})[part] = float(row.get("value") or row["map"])
+            by_row.setdefault((*key, row["method"]), {})[part] = float(row.get("value") or row["map"])
     mean = statistics.fmean if layout.of_labels else None
-    rows = [(*key[:-1], mean(v.values()) if mean else sum_of(v)) for key, v in found.items()]
+    rows = [(*key[:-1], mean(v.values()) if mean else sum_of(v)) for key, v in by_row.items()]
     return pd.DataFrame(rows, columns=[*names, "value"]).groupby(names, sort=False).mean().reset_index()
 
 
@@ -208,14 +208,14 @@ def measured(layout: Layout, value: Value, runs: Runs) -> tuple[float, ...]:
     dataset = DATASETS.get(row["dataset"])
     if isinstance(run, str) or dataset not in runs.datasets:
         return ()
-    found = runs.paper_sized.get((dataset, run.method, run.variant))
-    if found is None:
+    sized = runs.paper_sized.get((dataset, run.method, run.variant))
+    if sized is None:
         return ()
     if layout.of_labels:
-        return numbers(select(found, noise_rate=float(row["noise_rate"])), f"map_{row['direction']}")
+        return numbers(select(sized, noise_rate=float(row["noise_rate"])), f"map_{row['direction']}")
     rate = _mrate(row)
     kind = {"protocol": layout.noise} if rate > 0 and layout.noise else {}
-    table = select(found, model=run.model, mrate=rate, **kind)
+    table = select(sized, model=run.model, mrate=rate, **kind)
     if layout.file == "resources":
         return tuple(value / UNITS[row["unit"]] for value in numbers(table, "bank_mb"))
     group, size = TESTED[row["protocol"]]

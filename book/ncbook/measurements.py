@@ -33,8 +33,8 @@ def measurement(name: str) -> dict[str, Any]:
         When the file was changed, or has no digest in ``SHA256SUMS`` beside it.
     """
     path = MEASURED / f"{name}.json"
-    found: dict[str, Any] = json.loads(read_checked(path), object_hook=unpacked)
-    return found
+    content: dict[str, Any] = json.loads(read_checked(path), object_hook=unpacked)
+    return content
 
 
 def code_digest(path: Path) -> str:
@@ -83,37 +83,37 @@ def sources(places: Iterable[str], root: Path = ROOT) -> dict[str, str]:
     ValueError
         For a place without a module.
     """
-    found: dict[str, str] = {}
+    timed: dict[str, str] = {}
     for place in places:
         path = root / place
         files = sorted(path.rglob("*.py")) if path.is_dir() else [path] if path.is_file() else []
         if not files:
             raise ValueError(f"there is no module at {path}")
-        found.update({file.relative_to(root).as_posix(): code_digest(file) for file in files})
-    return found
+        timed.update({file.relative_to(root).as_posix(): code_digest(file) for file in files})
+    return timed
 
 
-def changed(found: Mapping[str, Any], root: Path = ROOT) -> list[str]:
+def changed(stored: Mapping[str, Any], root: Path = ROOT) -> list[str]:
     """Return the files of the code that a measurement timed that are other ones now, or gone.
 
     Parameters
     ----------
-    found : mapping
+    stored : mapping
         A measurement. Nothing is known of one that does not say what it timed; :func:`made` marks it.
     root : Path
         Folder of the repository.
     """
-    stated: dict[str, str] = found.get("timed", {})
+    stated: dict[str, str] = stored.get("timed", {})
     files = {name: root / name for name in stated}
     return [k for k, file in files.items() if not file.is_file() or code_digest(file) != stated[k]]
 
 
-def made(found: Mapping[str, Any]) -> str:
+def made(stored: Mapping[str, Any]) -> str:
     """Return the day and the commit of a measurement, marked where the code that it timed changed since."""
-    text = f"{found.get('when', 'undated')[:10]}, commit {found.get('commit', 'unknown')}"
-    if "timed" not in found:
+    text = f"{stored.get('when', 'undated')[:10]}, commit {stored.get('commit', 'unknown')}"
+    if "timed" not in stored:
         return f"{text} {OUTDATED} which code it timed is not known"
-    since = changed(found)
+    since = changed(stored)
     return f"{text} {OUTDATED} outdated: {', '.join(since)} changed since" if since else text
 
 

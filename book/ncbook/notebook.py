@@ -89,8 +89,8 @@ def _heading(value: object) -> object:
 
 def count_once(table: pd.DataFrame, caption: str) -> tuple[pd.DataFrame, str]:
     """Move the number of seeds that most means have, ``a ± b (n)``, from the cells to the caption."""
-    found = [SEEDS.search(cell) for cell in table.to_numpy().flat if isinstance(cell, str)]
-    counts = Counter(int(match[1]) for match in found if match)
+    matches = [SEEDS.search(cell) for cell in table.to_numpy().flat if isinstance(cell, str)]
+    counts = Counter(int(match[1]) for match in matches if match)
     n, times = counts.most_common(1)[0] if counts else (0, 0)
     # A lone run must not look like the mean of several.
     if 2 * times <= counts.total() or (n == 1 and len(counts) > 1):

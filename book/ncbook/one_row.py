@@ -122,8 +122,8 @@ def _printed(layout: Layout) -> pd.DataFrame:
     for row in own.itertuples():
         base = reference_of(layout, row.method, row.model)
         at = {"method": base.method, "variant": base.variant, "model": base.model or row.model}
-        found = select(every, dataset=row.dataset, rate=row.rate, **at)["value"]
-        gains.append(row.value - found.iloc[0] if len(found) else float("nan"))
+        of_base = select(every, dataset=row.dataset, rate=row.rate, **at)["value"]
+        gains.append(row.value - of_base.iloc[0] if len(of_base) else float("nan"))
     return own.assign(gain=gains)
 
 

@@ -122,8 +122,8 @@ def _method(row: dict[str, str]) -> str:
 
 
 def _after(key: str, row: dict[str, str]) -> str:
-    found = re.search(rf"{key}=([^;]+)", row.get("setting", ""))
-    return found.group(1).strip() if found else ""
+    match = re.search(rf"{key}=([^;]+)", row.get("setting", ""))
+    return match.group(1).strip() if match else ""
 
 
 FIELDS: dict[str, Any] = {
@@ -153,13 +153,13 @@ def rows_of(paper: str, table: str) -> tuple[dict[str, str], ...]:
 @functools.cache
 def values_of(paper: str, table: str) -> tuple[Value, ...]:
     """Return every printed value of a table with its place in the layout and its notes."""
-    layout, found = layout_of(paper, table), []
+    layout, values = layout_of(paper, table), []
     marks: dict[tuple[str, str], list[str]] = {}
     for one in _lines("marks", paper=paper, table=table):
         for line in one["lines"].split():
             marks.setdefault((one["mark"], line), []).append(one["id"])
     for number, row in enumerate(rows_of(paper, table)):
-        found.append(
+        values.append(
             Value(
                 tuple(FIELDS[name](row) for name in layout.rows),
                 tuple(FIELDS[name](row) for name in layout.columns),
@@ -168,7 +168,7 @@ def values_of(paper: str, table: str) -> tuple[Value, ...]:
                 *(tuple(marks.get((mark, str(number)), ())) for mark in ("cell", "row")),
             )
         )
-    return tuple(found)
+    return tuple(values)
 
 
 def paper_table(paper: str, table: str) -> pd.DataFrame:
@@ -191,20 +191,20 @@ def paper_table(paper: str, table: str) -> pd.DataFrame:
     ValueError
         For a table that does not exist.
     """
-    layout, found = layout_of(paper, table), values_of(paper, table)
-    rows, columns = _order(layout, found)
-    values = {(c.row, c.column): c.value for c in found}
+    layout, cells = layout_of(paper, table), values_of(paper, table)
+    rows, columns = _order(layout, cells)
+    values = {(c.row, c.column): c.value for c in cells}
     frame = pd.DataFrame([[values.get((r, c), MISSING) for c in columns] for r in rows], dtype=object)
     frame.index = pd.MultiIndex.from_tuples(rows, names=layout.rows)
     frame.columns = pd.MultiIndex.from_tuples(columns, names=layout.columns)
     return frame
 
 
-def _order(layout: Layout, found: tuple[Value, ...]) -> tuple[list[tuple[str, ...]], list[tuple[str, ...]]]:
+def _order(layout: Layout, cells: tuple[Value, ...]) -> tuple[list[tuple[str, ...]], list[tuple[str, ...]]]:
     """Rows and columns in the paper's order; recalls in their usual one even where some are missing."""
-    rows = list(dict.fromkeys(c.row for c in found))
-    columns = list(dict.fromkeys(c.column for c in found))
-    first = {name: i for i, name in enumerate(dict.fromkeys(c.column[0] for c in found))}
+    rows = list(dict.fromkeys(c.row for c in cells))
+    columns = list(dict.fromkeys(c.column for c in cells))
+    first = {name: i for i, name in enumerate(dict.fromkeys(c.column[0] for c in cells))}
     metrics = {label: i for i, label in enumerate(RECALL.values())}
     if "recall" in layout.columns:
         columns.sort(key=lambda c: (first[c[0]] if len(c) > 2 else 0, metrics[c[-2:]]))  # type: ignore[index]

@@ -173,9 +173,9 @@ def _plan_said(x: Tensor, true: Tensor) -> str:
     spread = math.exp(float(torch.special.entr(share).sum(1).mean())) if len(rows) else 0.0
     right = float(x[true].sum()) / moved if moved > 0 else 0.0
     chance = int(true.sum()) / (len(x) * (len(x) - 1))
-    found = f"{right:.0%} of it to true partners (by chance {chance:.0%})"
+    right_said = f"{right:.0%} of it to true partners (by chance {chance:.0%})"
     spread_said = f"A row's target is spread over {spread:.1f} captions."
-    return f"{moved / len(x):.0%} of the mass moves, {found}. {spread_said}"
+    return f"{moved / len(x):.0%} of the mass moves, {right_said}. {spread_said}"
 
 
 # -- search ----------------------------------------------------------------------------------------------
@@ -208,23 +208,23 @@ def search(
     own = [int(split.image_of[q]) for q in queries]
     texts = [split.captions.text(q) for q in queries]
     names = list(scores)
-    found, places = [], []
+    orders, places = [], []
     for S in scores.values():
         order = np.argsort(-S, axis=0, kind="stable")  # (images, queries)
-        found.append(order[:shown].T.tolist())
+        orders.append(order[:shown].T.tolist())
         places.append(
             [f"own picture: place {np.flatnonzero(order[:, q] == r)[0] + 1}" for q, r in enumerate(own)]
         )
-    used = sorted({row for lines in found for line in lines for row in line} | set(own))
+    used = sorted({row for lines in orders for line in lines for row in line} | set(own))
     pictures = {str(row): thumbnail(split, row) for row in used}
     alts = {str(row): split.captions.text(row * split.captions_per_image) for row in used}
     chosen = list(rates).index(at) if rates else 0
     rows = [
-        (names[n], places[n][0], [(pictures[str(r)], alts[str(r)], r == own[0]) for r in found[n][0]])
+        (names[n], places[n][0], [(pictures[str(r)], alts[str(r)], r == own[0]) for r in orders[n][0]])
         for n in ((0, chosen) if rates else range(len(names)))
     ]
     values = {
-        "own": own, "names": names, "found": found, "places": places, "pictures": pictures, "alts": alts,
+        "own": own, "names": names, "found": orders, "places": places, "pictures": pictures, "alts": alts,
         "rates": list(rates), "said": list(said),
     }  # fmt: skip
     controls = HTML.slider("rate", "wrong pairs in training", rates, chosen) if rates else ""

@@ -97,10 +97,10 @@ def load_runs(
         s = one.settings
         if (dataset is None or s.get("dataset") == dataset) and (preset is None or s.get("preset") == preset):
             rows[one.task].append({**row(one), **_derived(one)})
-    for found in rows.values():
-        _tell_apart(found)
+    for of_task in rows.values():
+        _tell_apart(of_task)
     without = {"pairs": KEYS, "labels": CATEGORY_KEYS}
-    tables = [frame_of(found, None if found else without[task]) for task, found in rows.items()]
+    tables = [frame_of(of_task, None if of_task else without[task]) for task, of_task in rows.items()]
     return Runs(*tables)
 
 
@@ -125,8 +125,8 @@ def _tell_apart(rows: list[dict[str, Any]]) -> None:
         for group in _settings(rows).values():
             if len({one.get(column) for one in group}) > 1:
                 for one in group:
-                    found = str(one.get(column) or "none")
-                    said = f"{what}={digest(found) if column == 'files' else found:.{DIGITS}}"
+                    origin = str(one.get(column) or "none")
+                    said = f"{what}={digest(origin) if column == 'files' else origin:.{DIGITS}}"
                     one["variant"] = ", ".join(filter(None, (one["variant"], said)))
     rows[:] = [
         max((one for one in group if one["seed"] == seed), key=lambda one: one.get(NUMERICS, 1))
@@ -288,8 +288,8 @@ def protocol_line(table: pd.DataFrame) -> str:
         return sorted({value_text(v) for v in table[column].dropna()}) if column in table else []
 
     def listed(words: str, column: str) -> str:
-        found = values(column)
-        return f"{words} {', '.join(found)}" if found else ""
+        texts = values(column)
+        return f"{words} {', '.join(texts)}" if texts else ""
 
     labels = not values("model")
     items = "pairs" if labels else "pictures"
@@ -315,11 +315,11 @@ def protocol_line(table: pd.DataFrame) -> str:
 
 def _digests(table: pd.DataFrame, column: str, word: str) -> str:
     """Return the first checksums of some runs, in brackets."""
-    found = checksums(table, column)
-    if not found:
+    sums = checksums(table, column)
+    if not sums:
         return ""
-    more = f" and {len(found) - SHOWN_DIGESTS} more, see CSV" if len(found) > SHOWN_DIGESTS else ""
-    return f" ({word} {', '.join(found[:SHOWN_DIGESTS])}{more})"
+    more = f" and {len(sums) - SHOWN_DIGESTS} more, see CSV" if len(sums) > SHOWN_DIGESTS else ""
+    return f" ({word} {', '.join(sums[:SHOWN_DIGESTS])}{more})"
 
 
 def checksums(table: pd.DataFrame, column: str) -> list[str]:
@@ -406,8 +406,8 @@ def named(runs: pd.DataFrame) -> pd.DataFrame:
         runs = runs.assign(warmup_epochs=runs.get("warmup_epochs", runs["option.warmup_epochs"]))
     single = labelled(as_preset(runs))
     dropped = rows_of(runs, {"l2rm, dropped": ("l2rm", {"rematch_weight": 0})})
-    found = pd.concat([single, dropped])
-    found["label"] = found["label"].map(reader)
+    alone = pd.concat([single, dropped])
+    alone["label"] = alone["label"].map(reader)
     pairs = labelled(as_preset(runs, networks=2))
     pairs["label"] = pairs["label"].map(reader) + ", averaged"
-    return pd.concat([found, pairs], ignore_index=True)
+    return pd.concat([alone, pairs], ignore_index=True)

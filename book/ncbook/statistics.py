@@ -88,10 +88,10 @@ def holm(p: np.ndarray) -> np.ndarray:
     """
     known = np.flatnonzero(~np.isnan(p))
     order = known[np.argsort(p[known], kind="stable")]
-    found = p.copy()
+    adjusted = p.copy()
     factor = np.arange(len(order), 0, -1)
-    found[order] = np.minimum(np.maximum.accumulate(p[order] * factor), 1.0)
-    return found
+    adjusted[order] = np.minimum(np.maximum.accumulate(p[order] * factor), 1.0)
+    return adjusted
 
 
 def judged(differences: Mapping[str, Difference]) -> dict[str, Judged]:
@@ -121,12 +121,12 @@ def judged(differences: Mapping[str, Difference]) -> dict[str, Judged]:
         half = float(t.ppf((1 + LEVEL) / 2, freedom)) * error
         rows[name] = d.mean, half, float(2 * t.sf(away, freedom)) if away == away else 1.0
     adjusted = holm(np.array([p for *_, p in rows.values()]))
-    found = {}
+    verdicts = {}
     for (name, (mean, half, _)), p in zip(rows.items(), adjusted, strict=True):
         sign = "above" if mean > 0 else "below"
         sign = "not judged" if math.isnan(p) else sign if abs(mean) > half and p <= 1 - LEVEL else "level"
-        found[name] = Judged(mean, mean - half, mean + half, float(p), differences[name].n, sign)
-    return found
+        verdicts[name] = Judged(mean, mean - half, mean + half, float(p), differences[name].n, sign)
+    return verdicts
 
 
 def not_told_apart(values: Mapping[str, Mapping[int, float]]) -> list[str]:
@@ -152,8 +152,8 @@ def not_told_apart(values: Mapping[str, Mapping[int, float]]) -> list[str]:
         seeds = sorted(best.keys() & values[name].keys())
         return Difference(tuple(values[name][s] - best[s] for s in seeds), name, seeds=tuple(seeds))
 
-    found = judged({name: minus(name) for name in ranked[1:]})
-    return [ranked[0], *(name for name in ranked[1:] if found[name].sign == "level")]
+    verdicts = judged({name: minus(name) for name in ranked[1:]})
+    return [ranked[0], *(name for name in ranked[1:] if verdicts[name].sign == "level")]
 
 
 def differences(
@@ -189,11 +189,11 @@ def differences(
     for place, part in runs.groupby(list(by), sort=True):
         labels = {str(label): group for label, group in part.groupby("label", sort=False)}
         own = labels.pop(ours, part.iloc[:0])
-        found = {label: paired(own, group, value, digits=digits) for label, group in labels.items()}
-        found = {label: d for label, d in found.items() if d.n}
-        for label, one in judged(found).items():
-            cells = [f"{one.mean:+.{digits}f}", f"({one.n})", VERDICTS[one.sign], *found[label].marks]
-            if found[label].judged:
+        compared = {label: paired(own, group, value, digits=digits) for label, group in labels.items()}
+        compared = {label: d for label, d in compared.items() if d.n}
+        for label, one in judged(compared).items():
+            cells = [f"{one.mean:+.{digits}f}", f"({one.n})", VERDICTS[one.sign], *compared[label].marks]
+            if compared[label].judged:
                 cells.insert(1, f"[{one.low:+.{digits}f}, {one.high:+.{digits}f}]")
             text = " ".join(filter(None, cells))
             rows.append(dict(zip(by, place, strict=True)) | {"label": label, **one._asdict(), "text": text})

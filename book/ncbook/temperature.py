@@ -42,5 +42,5 @@ def chosen(runs: Runs) -> dict[str, float]:
 
     The choice is made on the validation photographs of Flickr8K at rate 0.6 with seed 0.
     """
-    found = {label: temperatures(runs, *which)["validation"] for label, which in WITH_SOFTMAX.items()}
-    return {label: float(v.idxmax()) for label, v in found.items() if len(v) == len(TEMPERATURES)}
+    by_label = {label: temperatures(runs, *which)["validation"] for label, which in WITH_SOFTMAX.items()}
+    return {label: float(v.idxmax()) for label, v in by_label.items() if len(v) == len(TEMPERATURES)}

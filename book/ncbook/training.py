@@ -149,16 +149,16 @@ def beside(
         other, _, loss = plots.NAMES.get(name, name).removesuffix(")").partition(" (")
         values = {k: v for k, v in same.items() if other != "linear" or k in OF_CLOSED}
         values |= {"loss": loss} if loss else {}
-        found = recorded_run(other, **values) if mode == "auto" else None
-        if found is not None:
-            compared[name], origin[name] = found, f"recorded on {found.environment['device']}"
+        run = recorded_run(other, **values) if mode == "auto" else None
+        if run is not None:
+            compared[name], origin[name] = run, f"recorded on {run.environment['device']}"
         elif name == others[0] or mode == "train" or store == "train":
-            found = trained(other, store, **values)
-            compared[name], origin[name] = found, "stored" if is_stored(found) else "trained now"
+            run = trained(other, store, **values)
+            compared[name], origin[name] = run, "stored" if is_stored(run) else "trained now"
     key, metric, digits = METRICS[record.task]
-    for name, found in compared.items():
-        early = f" {WARMUP} tested in its warm-up" if tested_early(found) else ""
-        print(f"{name}, {origin[name]}: {metric} {found.metrics['test'][key]:.{digits}f}{early}")
+    for name, run in compared.items():
+        early = f" {WARMUP} tested in its warm-up" if tested_early(run) else ""
+        print(f"{name}, {origin[name]}: {metric} {run.metrics['test'][key]:.{digits}f}{early}")
     if "single" in record.metrics:
         single = record.metrics["single"]["rsum"]
         print(f"one network of {ours} alone, mean of both: rSum {single:.1f}")

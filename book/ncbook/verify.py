@@ -139,20 +139,20 @@ def verified(one: StoredRun, root: str = "") -> tuple[str, str, int]:
             return "older", f"numerics {made}, its numbers moved at {moved}", 0
         with tempfile.TemporaryDirectory() as out:
             now = make_again(record, out, root)
-        found = compare(record, now)
+        comparison = compare(record, now)
     except Exception as error:  # whatever a run raises, the others are made all the same
         kind = "" if isinstance(error, (ValueError, OSError, RuntimeError)) else f"{type(error).__name__}: "
         return "not made", kind + " ".join(str(error).split()), 0
-    state, said, method = found.state, str(found), record.settings["method"]
+    state, said, method = comparison.state, str(comparison), record.settings["method"]
     was, here = ([one.environment.get(k) for k in MACHINE] for one in (record, now))
-    if found.differs and was != here:
+    if comparison.differs and was != here:
         said += f" (made on {', '.join(map(str, was))}, now on {', '.join(map(str, here))}"
-        if beyond(found.differs, method):
+        if beyond(comparison.differs, method):
             said += ": sums are rounded in another order there)"
         else:
             state = "near"
             said += f": only test results are compared, within {NEAR_OF.get(method, NEAR):.1%})"
-    return state, said, found.n
+    return state, said, comparison.n
 
 
 def verify(folder: Path, sample: int = 20, seed: int = 0, match: str = "", root: str = "") -> bool:

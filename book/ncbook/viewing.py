@@ -117,26 +117,26 @@ def plain(text: str) -> str:
     """
     text = LISTING.sub(_listing, text)
     text = DROPDOWN.sub(r"<details><summary>\g<title></summary>\n\n\g<text>\n</details>", text)
-    text = CITATION.sub(lambda found: f"({'; '.join(map(_cited, found[1].split(',')))})", text)
-    text = ROLE.sub(lambda found: _named(found[1]), text)
+    text = CITATION.sub(lambda match: f"({'; '.join(map(_cited, match[1].split(',')))})", text)
+    text = ROLE.sub(lambda match: _named(match[1]), text)
     text = LABEL.sub(r'<a id="\1"></a>', text)
     return LINK.sub(_linked, text)
 
 
-def _listing(found: re.Match[str]) -> str:
+def _listing(match: re.Match[str]) -> str:
     from sphinx.config import Config
     from sphinx.directives.code import LiteralIncludeReader
 
-    options = {name: value.strip('"') for name, value in OPTION.findall(found["options"])}
+    options = {name: value.strip('"') for name, value in OPTION.findall(match["options"])}
     shown = {**options, "dedent": None} if "dedent" in options else options
-    path = (ROOT / found["path"]).resolve()
+    path = (ROOT / match["path"]).resolve()
     if not path.is_relative_to(ROOT):
         raise ValueError(
-            f"a listing of /{found['path']}: lies outside the book; a page shows files of the book"
+            f"a listing of /{match['path']}: lies outside the book; a page shows files of the book"
         )
     code, _ = LiteralIncludeReader(str(path), shown, Config()).read()
     language = options.get("language", "python")
-    return f"```{language}\n{code.rstrip()}\n```\n\n*{options.get('caption', found['path'])}*"
+    return f"```{language}\n{code.rstrip()}\n```\n\n*{options.get('caption', match['path'])}*"
 
 
 def _cited(key: str) -> str:
@@ -153,12 +153,12 @@ def _named(text: str) -> str:
     return f"`{text.rpartition('.')[2]}`" if text.startswith("~") else text
 
 
-def _linked(found: re.Match[str]) -> str:
+def _linked(match: re.Match[str]) -> str:
     """Return a link to a page of the book where it was built, else its words; labels are on this page.
 
     As HTML: Markdown shows a link to a file as text.
     """
-    words, path, place = found[1], found[2], found[3] or ""
+    words, path, place = match[1], match[2], match[3] or ""
     if re.fullmatch(r"[\w-]+", path):
         return f"[{words}](#{path})"
     built = (ROOT / "_build/html/notebooks" / path).resolve().with_suffix(".html")
@@ -223,16 +223,16 @@ def guarded(text: str, secret: str, *, trust: bool = False) -> str:
     else:
         head, foot = (re.sub(r"<script\b", f'<script nonce="{secret}"', part) for part in (head, foot))
     policy = f'<meta http-equiv="Content-Security-Policy" content="{POLICY.format(" ".join(allowed))}">'
-    return re.sub(r"<head\b[^>]*>", lambda found: found[0] + policy, head, count=1) + body + foot
+    return re.sub(r"<head\b[^>]*>", lambda match: match[0] + policy, head, count=1) + body + foot
 
 
 def whole(text: str, folder: Path) -> str:
     """Return a page of HTML with the style sheets, scripts and pictures that were built below ``folder``."""
 
-    def inside(found: re.Match[str]) -> str:
-        file = (folder / found["path"]).resolve()
+    def inside(match: re.Match[str]) -> str:
+        file = (folder / match["path"]).resolve()
         built = file.is_relative_to(folder) and file.is_file()
-        return f'{found["name"]}="{data_uri(file, folder)}{found["place"] or ""}"' if built else found[0]
+        return f'{match["name"]}="{data_uri(file, folder)}{match["place"] or ""}"' if built else match[0]
 
     return LOCAL.sub(inside, text)
 
@@ -241,10 +241,10 @@ def data_uri(path: Path, folder: Path) -> str:
     """Return a file as an address that holds it, with the files that a style sheet names below ``folder``."""
     content = path.read_bytes()
 
-    def inside(found: re.Match[str]) -> str:
-        file = (path.parent / found[2]).resolve()
+    def inside(match: re.Match[str]) -> str:
+        file = (path.parent / match[2]).resolve()
         built = file.is_relative_to(folder) and file.is_file()
-        return f'url("{data_uri(file, folder)}")' if built else found[0]
+        return f'url("{data_uri(file, folder)}")' if built else match[0]
 
     if path.suffix == ".css":
         content = URL.sub(inside, content.decode()).encode()
