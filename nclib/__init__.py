@@ -16,14 +16,13 @@ from nclib.common.version import VERSION as __version__
 if TYPE_CHECKING:
     from nclib.auditing import audit
     from nclib.common.options import Rule
-    from nclib.runs import Record, check_parameters, combine, load, open_run, resolve, run, table
+    from nclib.runs import Record, combine, load, open_run, resolve, run, table
 
 __all__ = [
     "Record",
     "Rule",
     "__version__",
     "audit",
-    "check_parameters",
     "combine",
     "load",
     "open_run",
@@ -33,9 +32,7 @@ __all__ = [
 ]
 
 _NAMES = {
-    **dict.fromkeys(
-        ("Record", "check_parameters", "combine", "load", "open_run", "resolve", "run", "table"), "runs"
-    ),
+    **dict.fromkeys(("Record", "combine", "load", "open_run", "resolve", "run", "table"), "runs"),
     "Rule": "common.options",
     "audit": "auditing",
 }

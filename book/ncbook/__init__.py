@@ -32,6 +32,7 @@ from ncbook.notebook import means, show
 from ncbook.one_row import compared_table
 from ncbook.page import listed
 from ncbook.papers import paper_table, printed
+from ncbook.parameters import check_parameters
 from ncbook.runs import RECORDED, Runs, load_runs, named, protocol_line, recorded, recorded_run
 from ncbook.statistics import differences
 from ncbook.tables import bundled_table, figures_named, printed_table, unfilled_table

@@ -17,6 +17,7 @@ from ncbook.compare import mean_text
 from ncbook.demo import is_stored, kept_arrays, opened, source_of, trained
 from ncbook.marks import WARMUP, explained, in_warmup, marks_of
 from ncbook.notebook import show
+from ncbook.pairs import captioned_pictures
 from ncbook.runs import as_preset, recorded, recorded_run
 from nclib import plots
 from nclib.common.options import rules
@@ -105,7 +106,7 @@ def drawn_pairs(pairs: NoisyPairs, rows: Sequence[int], notes: Sequence[str] = (
         mark, colour = ("✓ ", plots.MATCHED) if true else ("✗ ", plots.MISMATCHED)
         note = [(notes[k], "#444444")] if notes else []
         lines.append([(mark + split.captions.text(row), colour), *note])
-    return plots.captioned_pictures(split, [int(pairs.image_of[row]) for row in rows], lines, columns=2)
+    return captioned_pictures(split, [int(pairs.image_of[row]) for row in rows], lines, columns=2)
 
 
 def words_of(split: Split, caption: int) -> list[str]:

@@ -24,8 +24,6 @@ T = TypeVar("T")
 WORDS = {bool: "True or False", int: "a whole number", float: "a number", str: "text"}
 PATH = "a path as text, such as './2024' for a folder of that name"
 
-_NOTEBOOK_NAMES = frozenset({"In", "Out", "exit", "quit", "open", "get_ipython"})
-
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
@@ -329,16 +327,3 @@ def _kind(hint: Any) -> type:
     if isinstance(kind, type) and issubclass(kind, os.PathLike):
         return os.PathLike
     return hint if hint in WORDS else object
-
-
-def plain_values(namespace: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the plain values in a notebook's namespace: in its first cell these are its parameters.
-
-    Names that start with an underscore or that Jupyter sets are left out.
-    """
-    plain = (bool, int, float, str, list, dict, tuple, set, type(None))
-    return {
-        k: v
-        for k, v in namespace.items()
-        if not k.startswith("_") and k not in _NOTEBOOK_NAMES and isinstance(v, plain)
-    }

@@ -1,13 +1,11 @@
 """Figures in one style: safe for colour-blind readers, vector graphics, readable on light and dark pages.
 
-Each function draws records, kept arrays or plain arrays and returns a matplotlib figure. Numbers of a record
-are not computed here.
+Each function styles matplotlib, or draws plain arrays on its axes.
 """
 
 from importlib.util import find_spec
 
 from nclib.common.extras import needs
-from nclib.plots.pairs import captioned_pictures, pairs_by_epoch
 from nclib.plots.style import (
     ACCENT,
     CAPTIONS,
@@ -34,6 +32,5 @@ if find_spec("matplotlib") is None:  # each function imports it where it draws
 
 __all__ = [
     "ACCENT", "CAPTIONS", "CYCLE", "IMAGES", "MARKS", "MATCHED", "METHOD_STYLES", "MISMATCHED", "NAMES",
-    "NEUTRAL", "THIRD", "by_truth", "captioned_pictures", "colours", "heatmap", "method_style",
-    "pairs_by_epoch", "panels", "reader", "use",
+    "NEUTRAL", "THIRD", "by_truth", "colours", "heatmap", "method_style", "panels", "reader", "use",
 ]  # fmt: skip

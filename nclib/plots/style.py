@@ -56,10 +56,6 @@ NAMES = {
 }  # fmt: skip
 """Names of methods and plain losses for readers, and their labels in :data:`METHOD_STYLES`."""
 
-# Columns of a table of runs that name a run, beside its schedule: a mean over seeds must not mix them.
-SETTINGS = ("method", "model", "dataset", "preset", "mrate", "noise_rate", "protocol", "scope")
-OPTIONS = ("option.", "data.", "model.")  # begin the columns of options
-
 
 def use() -> None:
     """Set the book's figure style; in a notebook also vector output without dates or random ids."""
@@ -189,14 +185,6 @@ def by_truth(
                 own, bins.tolist(), weights=np.full(n, height), histtype="stepfilled", color=colour,
                 edgecolor=colour, alpha=0.45, hatch=hatch, label=f"{name} ({n:,})",
             )  # fmt: skip
-
-
-def picture(axis: Axes, split: Any, row: int) -> None:
-    """Draw the picture in a row of a split on ``axis``, without ticks and frame."""
-    axis.imshow(split.picture(int(row)), interpolation="nearest")
-    axis.set(xticks=[], yticks=[])
-    axis.grid(False)
-    axis.spines[:].set_visible(False)
 
 
 def heatmap(matrix: ArrayLike, axis: Axes, title: str = "", **options: Any) -> None:

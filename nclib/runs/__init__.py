@@ -27,10 +27,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Unpack
 
-from nclib.common.options import Rule, check, plain_values
 from nclib.runs.combination import combine
 from nclib.runs.experiment import Experiment, LoadedRun
 from nclib.runs.frame import table
@@ -53,7 +51,6 @@ __all__ = [
     "Settings",
     "TrainedModel",
     "append",
-    "check_parameters",
     "combine",
     "cpu_threads",
     "epoch_arrays",
@@ -213,48 +210,6 @@ def resolve(method: str = "l2rm", **given: Unpack[RunParameters]) -> Settings:
     ('emoji_category', 'symmetric', 24)
     """
     return experiment_of(method).resolve(**given)
-
-
-def check_parameters(namespace: Mapping[str, Any], method: str | None, **extra: Rule) -> dict[str, Any]:
-    """Check a notebook's parameters in its first code cell and return those that were given.
-
-    Parameters
-    ----------
-    namespace : mapping
-        ``globals()`` of the notebook: at that moment every plain value in it is a parameter. None means
-        "as the preset says".
-    method : str or None
-        Method that the notebook runs; None when it runs none and all its parameters are ``extra``.
-    **extra : Rule
-        Further parameters that belong to the notebook itself, or stricter rules for those of the run.
-
-    Returns
-    -------
-    dict
-        Name and value of the parameters of :func:`run`.
-
-    Raises
-    ------
-    ValueError
-        Naming each unknown parameter, with the nearest known one, and each value out of range.
-
-    Examples
-    --------
-    >>> check_parameters({"mrate": 0.4, "epochs": None}, "l2rm")
-    {'mrate': 0.4}
-    """
-    values = plain_values(namespace)
-    try:
-        if method is None:
-            check(extra, **{k: v for k, v in values.items() if v is not None})
-            return {}
-        experiment = experiment_of(method)
-        own = set(extra) - set(experiment.parameters())
-        return {name: value for name, value in experiment.check(values, extra).items() if name not in own}
-    except ValueError as error:  # IPython shows it as its message alone: where it was found helps no reader
-        lines = [f"{type(error).__name__}: {error}"]
-        error._render_traceback_ = lambda: lines  # type: ignore[attr-defined]
-        raise
 
 
 def open_run(record: Record, device: str = "cpu") -> LoadedRun:

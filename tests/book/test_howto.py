@@ -96,7 +96,7 @@ def test_papermill_lines_name_parameters_that_exist(page: str, command: str) -> 
     assert known
     if "mrat" in values:  # shown to be refused
         with pytest.raises(ValueError, match="did you mean 'mrate'"):
-            nclib.check_parameters(values, "l2rm")
+            ncbook.check_parameters(values, "l2rm")
         return
     assert set(values) <= known
     if method := METHOD_OF.get(Path(notebook).stem):

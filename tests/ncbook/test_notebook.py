@@ -1,11 +1,13 @@
-"""Tables of a notebook."""
+"""Tables and parameters of a notebook."""
 
+import ncbook
 import pandas as pd
+import pytest
 from ncbook.notebook import means, show
 from ncbook.runs import load_runs
 from records_made import save
 
-from nclib import Record
+from nclib import Record, Rule
 
 
 def test_runs_tested_in_warmup_are_marked():
@@ -42,3 +44,14 @@ def test_the_number_of_seeds_is_said_once():
     assert show(pd.DataFrame({"a": cells[:3]}), "t", "rSum").caption.startswith("rSum; 3 seeds each. ‡ ")
     for kept in (["1.0 (1)", "2.0 (1)", "3.0 ± 0.1 (2)"], ["1.0 ± 0.1 (2)", "2.0 ± 0.1 (3)"]):
         assert list(show(pd.DataFrame({"a": kept}), "t", "rSum").data["a"]) == kept
+
+
+def test_the_check_of_a_notebook_takes_either_task():
+    given = ncbook.check_parameters(
+        {"noise_rate": 0.2, "scope": "pair", "live": "mrl"}, "mrl", live=Rule(str)
+    )
+    assert given == {"noise_rate": 0.2, "scope": "pair"}
+    assert ncbook.check_parameters({"noise_rate": 0.2, "rho": None}, "l2rm") == {"mrate": 0.2}
+    assert ncbook.check_parameters({"seed": 3}, None, seed=Rule(int, low=0)) == {}
+    with pytest.raises(ValueError, match="seed=-1: must be a whole number, at least 0"):
+        ncbook.check_parameters({"seed": -1}, None, seed=Rule(int, low=0))

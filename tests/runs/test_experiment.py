@@ -4,7 +4,6 @@ import pytest
 from small import SMALL, SMALL_LABELS
 
 import nclib
-from nclib.common.options import Rule
 from nclib.runs.variant import variant
 
 OWN_FILES = {"root": "x", "build_vocabulary": True}  # files of one's own in that layout
@@ -40,15 +39,6 @@ def test_a_run_says_first_how_much_was_moved(tmp_path, capsys):
     assert wrong / 180 == pytest.approx(labels.noise["true_rate"])  # of images and of texts
     said = f"{wrong} of 180 labels moved by symmetric noise, rate 0.5, seed 0\n"
     assert capsys.readouterr().out.startswith(said)
-
-
-def test_the_check_of_a_notebook_takes_either_task():
-    given = nclib.check_parameters({"noise_rate": 0.2, "scope": "pair", "live": "mrl"}, "mrl", live=Rule(str))
-    assert given == {"noise_rate": 0.2, "scope": "pair"}
-    assert nclib.check_parameters({"noise_rate": 0.2, "rho": None}, "l2rm") == {"mrate": 0.2}
-    assert nclib.check_parameters({"seed": 3}, None, seed=Rule(int, low=0)) == {}
-    with pytest.raises(ValueError, match="seed=-1: must be a whole number, at least 0"):
-        nclib.check_parameters({"seed": -1}, None, seed=Rule(int, low=0))
 
 
 def test_auto_is_what_the_device_has_before_a_run_is_named(tmp_path):

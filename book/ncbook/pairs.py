@@ -1,19 +1,16 @@
-"""Figures of image-text retrieval, drawn from records, kept arrays or plain arrays."""
+"""Figures of pairs: what a run kept of them in its epochs, and pictures with lines of text below."""
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
-from nclib.plots.style import by_truth, panels, picture
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from nclib.data import Split
+from nclib.data import Split
+from nclib.plots import by_truth, panels
 
 
 def pairs_by_epoch(
@@ -92,10 +89,18 @@ def captioned_pictures(
         axis.axis("off")
         if k >= len(images):
             continue
-        picture(axis.inset_axes((0.0, 1 - share, 1.0, share)), split, images[k])
+        _picture(axis.inset_axes((0.0, 1 - share, 1.0, share)), split, images[k])
         y = 1 - share - 0.02
         for part, colour in wrapped[k]:
             for line in part:
                 axis.text(0.0, y, line, va="top", fontsize=8.5, color=colour, transform=axis.transAxes)
                 y -= step
     return figure
+
+
+def _picture(axis: Axes, split: Split, row: int) -> None:
+    """Draw the picture in a row of a split on ``axis``, without ticks and frame."""
+    axis.imshow(split.picture(row), interpolation="nearest")
+    axis.set(xticks=[], yticks=[])
+    axis.grid(False)
+    axis.spines[:].set_visible(False)
