@@ -265,7 +265,7 @@ def _category(name: str, root: Path, full: bool, *_: object) -> Report:
         data = load(name, root=root, sizes="any")
     except FileNotFoundError:
         file = Path(known.hdf5).name
-        return Report(name, root, (Line(MISSING, file, f"{sizes} pairs; or {name}.npz, {name}.mat"),))
+        return Report(name, root, (Line(MISSING, file, f"{sizes} pairs; or {name}.npz"),))
     except (ValueError, OSError, ImportError, KeyError) as error:
         return Report(name, root, (Line(WRONG, name, str(error)),))
     found = " / ".join(f"{len(split):,}" for split in data.splits.values())

@@ -1,14 +1,12 @@
 """Feature files of category retrieval: Wikipedia, NUS-WIDE (ten classes), XMediaNet, and files of one's own.
 
 A folder (or one file) is searched for, in this order: the exchange format ``.npz`` of this package; the HDF5
-files of MRL and SDML; the MATLAB files of ELRCMR, one per array; a MATLAB file with ``tr_*`` and ``te_*``
-arrays; and, for Wikipedia, the original raw features with their lists. Classes of all arrays are shifted by
-one common minimum, so that they start at 0, and image and text classes of a pair must agree.
+files of MRL and SDML; and, for Wikipedia, the original raw features with their lists. Classes of all arrays
+are shifted by one common minimum, so that they start at 0, and image and text classes of a pair must agree.
 """
 
 from __future__ import annotations
 
-import itertools
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -26,13 +24,13 @@ PathLike = str | os.PathLike[str]
 Arrays = dict[str, np.ndarray]
 Pairs = tuple[np.ndarray, ...]  # image features, text features, classes
 SPLITS = ("train", "val", "test")
-# Names in the HDF5 and MATLAB layouts
-THEIR_SPLITS = {"train": ("train", "tr"), "val": ("valid", "val"), "test": ("test", "te")}
-THEIR_PARTS = {
-    "image": ("imgs_deep", "fc7", "img"),
-    "text": ("txt", "text", "texts"),
-    "label": ("imgs_labels", "img_lab", "label"),
-    "text_label": ("texts_labels", "txt_lab"),
+PARTS = ("image", "text", "label", "text_label")
+IN_HDF5 = {  # behind {train,valid,test}_
+    "imgs_deep": "image",
+    "text": "text",
+    "texts": "text",
+    "imgs_labels": "label",
+    "texts_labels": "text_label",
 }
 SOURCE = "feature files of the official codes"
 WIKIPEDIA = (
@@ -80,17 +78,6 @@ def _reading(path: Path) -> Iterator[None]:
         ) from None
 
 
-def _renamed(found: Arrays) -> Arrays:
-    """Give the arrays of the HDF5 and MATLAB layouts our names; of several for one array the first wins."""
-    arrays: Arrays = {}
-    for split, part in itertools.product(THEIR_SPLITS, THEIR_PARTS):
-        names = [f"{s}_{p}" for s in THEIR_SPLITS[split] for p in THEIR_PARTS[part]]
-        there = [name for name in names if name in found]
-        if there:
-            arrays[f"{split}_{part}"] = found[there[0]]
-    return arrays
-
-
 def _from_npz(path: Path) -> Arrays:
     # Opened here, since NumPy leaves a damaged archive open.
     with _reading(path), open(path, "rb") as stream, np.load(stream, allow_pickle=False) as file:
@@ -98,31 +85,25 @@ def _from_npz(path: Path) -> Arrays:
 
 
 def _from_hdf5(path: Path) -> Arrays:
-    with _reading(path):
-        return _renamed(_hdf5_arrays(path))
-
-
-def _from_mat(path: Path) -> Arrays:
-    """Read one file with ``tr_``, ``val_`` and ``te_`` arrays."""
-    return _renamed(_mat_arrays(path))
-
-
-def _from_folder_of_mat(path: Path) -> Arrays:
-    """Read nine files of one variable each."""
-    arrays = {}
-    for theirs, split in (("train", "train"), ("valid", "val"), ("test", "test")):
-        for their_part, part in (("img", "image"), ("text", "text"), ("label", "label")):
-            one = path.with_name(f"{theirs}_{their_part}.mat")
-            values = list(_mat_arrays(one).values())
-            if len(values) != 1:
-                raise ValueError(f"{one}: must hold one variable, found {len(values)}")
-            arrays[f"{split}_{part}"] = values[0]
+    try:
+        import h5py
+    except ImportError as error:
+        raise ImportError("files in HDF5 need the package h5py; install it, or convert to .npz") from error
+    arrays: Arrays = {}
+    with _reading(path), h5py.File(path, "r") as file:
+        for key in file:
+            split, _, part = key.replace("valid_", "val_").partition("_")
+            if part in IN_HDF5:
+                arrays[f"{split}_{IN_HDF5[part]}"] = file[key][()]
     return arrays
 
 
 def _from_raw_wikipedia(path: Path) -> Arrays:
     """Read ``raw_features.mat`` (SIFT words and topics) with the lists beside it."""
-    raw = _mat_arrays(path)
+    from scipy.io import loadmat
+
+    with _reading(path):
+        raw = loadmat(path)
     arrays: Arrays = {}
     for theirs, split, list_name in (("tr", "train", "trainset"), ("te", "test", "testset")):
         names = {f"I_{theirs}": f"{split}_image", f"T_{theirs}": f"{split}_text"}
@@ -134,31 +115,11 @@ def _from_raw_wikipedia(path: Path) -> Arrays:
     return arrays
 
 
-def _mat_arrays(path: Path) -> Arrays:
-    """Read every numeric array of a MATLAB file, of either format."""
-    from scipy.io import loadmat
-
-    with _reading(path):
-        try:
-            content = loadmat(path)
-        except NotImplementedError:  # version 7.3 is HDF5, with its axes reversed
-            return {key: array.T for key, array in _hdf5_arrays(path).items()}
-    return {key: value for key, value in content.items() if isinstance(value, np.ndarray)}
-
-
-def _hdf5_arrays(path: Path) -> Arrays:
-    try:
-        import h5py
-    except ImportError as error:
-        raise ImportError("files in HDF5 need the package h5py; install it, or convert to .npz") from error
-    with h5py.File(path, "r") as file:
-        return {key: file[key][()] for key in file if isinstance(file[key], h5py.Dataset)}
-
-
 Reader = Callable[[Path], Arrays]
 BY_SUFFIX: dict[str, Reader] = {
-    ".npz": _from_npz, ".h5py": _from_hdf5, ".h5": _from_hdf5, ".hdf5": _from_hdf5, ".mat": _from_mat,
-}  # fmt: skip
+    ".npz": _from_npz,
+    **dict.fromkeys((".h5py", ".h5", ".hdf5"), _from_hdf5),
+}
 
 
 def _read(root: Path, known: FeatureSet | None) -> tuple[Arrays, Path]:
@@ -166,7 +127,9 @@ def _read(root: Path, known: FeatureSet | None) -> tuple[Arrays, Path]:
         if root.name == "raw_features.mat":
             return _from_raw_wikipedia(root), root
         if root.suffix not in BY_SUFFIX:
-            raise ValueError(f"{root}: must end in one of {', '.join(BY_SUFFIX)}")
+            raise ValueError(
+                f"{root}: must end in one of {', '.join(BY_SUFFIX)}; save arrays of other files by np.savez"
+            )
         return BY_SUFFIX[root.suffix](root), root
     candidates: dict[Path, Reader] = {}  # in order of preference
     if known:
@@ -174,9 +137,6 @@ def _read(root: Path, known: FeatureSet | None) -> tuple[Arrays, Path]:
         candidates[root / f"{known.name}.npz"] = _from_npz
         for place in (root, root / folder, root / "data" / folder):
             candidates[place / file] = _from_hdf5
-        for place in (root, root / known.name, root / folder):
-            candidates[place / "train_img.mat"] = _from_folder_of_mat
-        candidates[root / f"{known.name}.mat"] = _from_mat
         if known.name == "wikipedia":
             candidates[root / "raw_features.mat"] = _from_raw_wikipedia
     for path, reader in candidates.items():
@@ -198,7 +158,7 @@ def _pairs(arrays: Arrays, path: Path) -> dict[str, Pairs]:
     for split in SPLITS:
         if split == "val" and "val_image" not in arrays:
             continue
-        image, text, own, other = (f"{split}_{part}" for part in THEIR_PARTS)
+        image, text, own, other = (f"{split}_{part}" for part in PARTS)
         own = own if own in arrays or other not in arrays else other
         if lacks := [key for key in (image, text, own) if key not in arrays]:
             there = ", ".join(sorted(arrays)) or "nothing"
@@ -292,7 +252,7 @@ def category_file(*, root: PathLike, n_val: int | None = None) -> CategoryData:
     ----------
     root : path
         ``.npz`` with ``train_image, train_text, train_label``, likewise ``valid_*`` and ``test_*`` (float32
-        features with a row per pair, whole numbers as classes); the HDF5 and MATLAB layouts work too.
+        features with a row per pair, whole numbers as classes); the HDF5 layout works too.
     n_val : int, optional
         Without ``valid_*`` arrays, the first ``n_val`` test pairs validate.
     """

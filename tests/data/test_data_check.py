@@ -203,11 +203,11 @@ def test_category_files(tmp_path):
     assert states(check("wikipedia", tmp_path)) == {"wikipedia": WRONG}
 
 
-@pytest.mark.parametrize("file", ["wikipedia.npz", "wikipedia.mat", "wiki_deep_doc2vec_data_corr_ae.h5py"])
+@pytest.mark.parametrize("file", ["wikipedia.npz", "raw_features.mat", "wiki_deep_doc2vec_data_corr_ae.h5py"])
 @pytest.mark.parametrize("size", [0, 50, 400])
 def test_a_damaged_category_file_is_named(tmp_path, capsys, file, size):
     rng, path = np.random.default_rng(0), tmp_path / file
-    arrays = {"tr_fc7": rng.normal(size=(40, 30)), "tr_txt": rng.normal(size=(40, 30))}
+    arrays = {"I_tr": rng.normal(size=(40, 30)), "T_tr": rng.normal(size=(40, 30))}
     if path.suffix == ".mat":
         scipy.io.savemat(path, arrays)
     elif path.suffix == ".npz":
