@@ -157,7 +157,7 @@ def data(words: Words) -> int:
     """Make data sets of photographs; tools/data_check.py and data_convert.py are for the papers' data."""
     from nclib.data import prepare
 
-    return _choose("data", data, words, {"prepare": ("make features of photographs", prepare.main)})
+    return _choose("data", data, words, {"prepare": ("make features of Flickr8K", prepare.main)})
 
 
 def catalogue(words: Words) -> int:
@@ -269,7 +269,9 @@ def main(words: Words | None = None) -> int:
     """
     words = sys.argv[1:] if words is None else list(words)
     again = "; the same command continues"
-    more = {"run": f"{again} from the last finished epoch", "audit": again}.get(words[0] if words else "", "")
+    more = {"run": f"{again} from the last finished epoch", "audit": again, "data": again}.get(
+        words[0] if words else "", ""
+    )
     return exit_status("nclib", lambda: _choose("", main, words, COMMANDS), more)
 
 

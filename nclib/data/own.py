@@ -9,7 +9,6 @@ import json
 import os
 import warnings
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +35,7 @@ def own(
     """Load pairs of one's own: a table, a folder, embeddings, a DataFrame or a ``datasets`` object.
 
     Embeddings of the pictures are their features, one region each. Without them the pictures go through the
-    network of the extra ``pictures``, as ``nclib data prepare`` does it: 16 regions of up to 256 numbers.
+    network of the extra ``pictures``, as ``nclib data prepare f8k`` does it: 16 regions of up to 256 numbers.
     Embeddings of captions are not used, the models read the words. Runs draw no wrong pairs unless asked.
 
     Parameters
@@ -73,7 +72,7 @@ def own(
     """
     from filelock import FileLock
 
-    from nclib.data import prepare
+    from nclib.data.own_features import write_listing
     from nclib.readers import list_pairs
 
     check_count("seed", seed, low=0)
@@ -95,9 +94,7 @@ def own(
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(folder.with_suffix(".lock")):
         if "note" not in (read_manifest(folder) or {}):  # not made, or damaged
-            names = listing.pictures or [str(row) for row in range(int(listing.image_of.max()) + 1)]
-            plan = partial(prepare.plan_own, each=captions_per_image, seed=seed)
-            prepare.write_listing(listing, names, folder, plan, other_content=False)
+            write_listing(listing, folder, captions_per_image, seed)
     if note := (read_manifest(folder) or {})["note"]:
         warnings.warn(f"own: {note}", UserWarning, stacklevel=2)
     return replace(region_files(root=folder, max_words=max_words), name="own")

@@ -1,4 +1,4 @@
-"""Photographs as data sets: ``nclib data prepare f8k|own --images DIR --captions FILE --out DIR``.
+"""Photographs of Flickr8K as data: ``nclib data prepare f8k --images DIR --captions FILE --out DIR``.
 
 Features are those of :mod:`nclib.data.pictures`. A preparation that was stopped continues when the same
 command is given again.
@@ -11,33 +11,28 @@ import json
 import os
 import shlex
 import sys
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nclib.common.checks import beyond, check_choice, check_count
 from nclib.common.files import content_digest, digest, write_atomically
 from nclib.common.row_writer import ConvertError, RowSource, some, write_rows
 from nclib.data import pictures
 from nclib.data.feature_files import F8K, LAYOUTS, MANIFEST, build_words, read_manifest
-from nclib.data.flickr8k import summarise
-from nclib.data.split_lists import SPLITS, draw_splits, read_lists
+from nclib.data.flickr8k import EACH, summarise
+from nclib.data.split_lists import SPLITS, read_lists
 from nclib.readers.network import load_network
-from nclib.readers.pictures import MISSING, unreadable
+from nclib.readers.pictures import Opener
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from nclib.readers import Listing
 
 EVERY = 2  # pictures of the training split whose cells determine the axes: every second one
-EMBEDDED = "embeddings as they are, 1"  # the recipe where there are no pictures
-F8K_EACH = 5
-OWN_WORDS = "region_files_vocab.json"
-FEW_BATCHES, BATCH_SIZE = 8, 32  # with fewer batches of this size, the suggested command has smaller ones
 F8K_LISTS = {split: f"Flickr_8k.{split}Images.txt" for split in SPLITS}
 SPLIT_WORDS = {
     "train": "train",
@@ -71,49 +66,38 @@ class Selection:
     each: int
     notes: dict[str, Any]
 
+    @property
+    def content(self) -> str:
+        """Digest of pictures and captions."""
+        return digest(json.dumps([self.pictures, self.captions]))
+
     def facts(self) -> dict[str, Any]:
         """Return captions per picture, pictures per split and the notes, for the manifest."""
         counts = {split: len(names) for split, names in self.pictures.items()}
         return {"captions_per_image": self.each, "pictures": counts, **self.notes}
 
 
-Decide = Callable[[Texts, Mapping[str, str], Mapping[str, str]], Selection]
-
-
 def prepare(
-    name: str,
     *,
     images: str | Path,
     captions: str | Path,
     out: str | Path,
     splits: str | Path | None = None,
-    captions_per_image: int | None = None,
-    seed: int = 0,
     device: str = "cpu",
 ) -> Path:
-    """Make the features of pictures, and write them with their captions as a data set.
+    """Make the features of Flickr8K's photographs, and write them with their captions as a data set.
 
     Parameters
     ----------
-    name : {"f8k", "own"}
-        Flickr8K with its official splits, or pictures of one's own.
     images : path
         Folder of the pictures; names in the table are relative to it.
     captions : path
         Table of captions, or another source of :func:`nclib.readers.list_pairs`.
     out : path
         Folder for ``{train,dev,test}_ims.npy``, float32 (pictures, 16, 256), ``{split}_caps.txt``,
-        ``{split}_ids.txt`` and ``prepared.json``. Load it with ``nclib.data.load("f8k", root=out)``, or
-        ``nclib.data.load("region_files", root=out)`` for pictures of one's own.
+        ``{split}_ids.txt`` and ``prepared.json``. Load it with ``nclib.data.load("f8k", root=out)``.
     splits : path, optional
         Folder with the lists ``Flickr_8k.{train,dev,test}Images.txt``; by default the folder of ``captions``.
-        For pictures of one's own: ``{train,dev,test}.txt``; by default the column ``split`` of the table, or
-        a draw of a tenth of the pictures each (at most 1,000) for validation and test.
-    captions_per_image : int, optional
-        Captions taken of each picture; pictures with fewer are left out. By default the smallest number that
-        a picture has; 5 for Flickr8K.
-    seed : int
-        Seed of drawn splits.
     device : str
         Where the network runs.
 
@@ -130,13 +114,10 @@ def prepare(
     ImportError
         Without the extra ``pictures``.
     ValueError
-        For an unknown name; as :func:`nclib.readers.list_pairs`.
+        As :func:`nclib.readers.list_pairs`.
     """
     from nclib.readers import list_pairs
 
-    check_choice("name", name, ("f8k", "own"))
-    if name == "f8k" and captions_per_image not in (None, F8K_EACH):
-        raise ConvertError(f"--captions-per-image {captions_per_image}: Flickr8K has {F8K_EACH} a picture")
     images, out = Path(images).expanduser(), Path(out).expanduser()
     if not images.is_dir():
         raise ConvertError(f"--images {images} is not a folder")
@@ -145,108 +126,35 @@ def prepare(
     listing = list_pairs(captions, folder=images)
     if listing.file is None or listing.texts is None:
         raise ConvertError(f"--captions {captions} must name pictures and hold their captions")
-    _left_out([*listing.problems.values()], "pairs")
-    names = [os.path.relpath(name, images) for name in listing.pictures or ()]
-    lists = Path(splits).expanduser() if splits else None
-    decide: Decide
-    if name == "f8k":
-        decide = partial(_plan_f8k, images=images, lists=lists or Path(captions).expanduser().parent)
-    else:
-        decide = partial(plan_own, lists=lists, each=captions_per_image, seed=seed)
-    write_listing(listing, names, out, decide, name=name, device=device)
+    left_out([*listing.problems.values()], "pairs")
+    row_of = {os.path.relpath(name, images): row for row, name in enumerate(listing.pictures or ())}
+    texts, _ = table_of(listing, [*row_of])
+    lists = Path(splits).expanduser() if splits else Path(captions).expanduser().parent
+    plan, network = _official(texts, images, lists), load_network(device)
+    manifest = {"name": "f8k", "recipe": pictures.RECIPE, "content": plan.content, **plan.facts()}
+    if begin(out, manifest):
+
+        def opener(name: str) -> Any:
+            return listing.open(row_of[name])
+
+        sources = picture_features(opener, plan, out, network, device, listing.stamp())
+        write_splits(out, plan, sources, manifest, LAYOUTS["f8k"].vocabulary_file)
     return out
 
 
-def write_listing(
-    listing: Listing,
-    names: Sequence[str],
-    out: Path,
-    decide: Decide,
-    *,
-    name: str = "own",
-    device: str = "cpu",
-    other_content: bool = True,
-) -> None:
-    """Write the pairs of a listing as a data set, or those files that an earlier attempt did not reach.
+def picture_features(
+    opener: Opener, plan: Selection, out: Path, network: nn.Module, device: str, origin: str
+) -> dict[str, RowSource]:
+    """Return the features of the pictures of each split; their cells are written into ``out`` before.
 
-    Embeddings of the pictures are their features, one region each; else the pictures go through the network.
-
-    Parameters
-    ----------
-    listing : Listing
-        With captions, and with pictures or embeddings of them.
-    names : sequence of str
-        Of its pictures, in the files.
-    out : Path
-    decide : callable
-        Makes the plan from the captions of pictures, from the splits of these, empty where the listing has
-        none, and from the pictures that cannot be used, each with the reason.
-    name : {"f8k", "own"}
-        The pictures of Flickr8K are taken as they are: all of them must be there.
-    device : str
-        Where the network runs.
-    other_content : bool
-        Whether ``out`` may hold something else, which is a ConvertError; False for a place that is named by
-        the content, where damaged files are written again.
+    An earlier attempt, of pictures from the same ``origin``, is continued.
     """
-    # 1. decide pictures and captions of each split, and list everything missing; 2. cells of each picture
-    # (slow, resumable); 3. principal axes of the training cells; 4. features = cells on these axes.
-    texts, split_of = table_of(listing, names)
-    row_of = {picture: row for row, picture in enumerate(names)}
-
-    def opener(picture: str) -> Any:
-        return listing.open(row_of[picture])
-
-    reasons: dict[str, str] = {}
-    if listing.images is not None:
-        bad = np.flatnonzero(beyond(listing.images)).tolist()
-        reasons = {names[row]: "the embedding is NaN, infinite or huge" for row in bad}
-    else:
-        network = load_network(device)
-        if name != "f8k":
-            reasons = unreadable(opener, texts)
-    plan = decide(texts, split_of, reasons)
-    manifest = {
-        "name": name,
-        "recipe": pictures.RECIPE if listing.images is None else EMBEDDED,
-        "content": digest(json.dumps([plan.pictures, plan.captions])),
-        "note": _note(
-            [listing.problems.get(row, reasons.get(names[of])) for row, of in enumerate(listing.image_of)]
-        ),
-        **plan.facts(),
-    }
-    if other_content and not begin(out, manifest):
-        return
-    if listing.images is not None:
-        rows = {s: np.array([row_of[picture] for picture in chosen]) for s, chosen in plan.pictures.items()}
-        sources = {split: _embedded(listing.images, of) for split, of in rows.items()}
-    else:
-        for split, chosen in plan.pictures.items():
-            if not (path := out / f"{split}_cells.npy").exists():
-                write_rows(path, pictures.cells_of(opener, chosen, network, device, listing.stamp()))
-        cells = {s: np.load(out / f"{s}_cells.npy", mmap_mode="r", allow_pickle=False) for s in SPLITS}
-        mean, axes = pictures.principal_axes(cells["train"][::EVERY], pictures.AXES)
-        sources = {split: pictures.features_of(of, mean, axes) for split, of in cells.items()}
-    write_splits(out, plan, sources, manifest, LAYOUTS["f8k"].vocabulary_file if name == "f8k" else OWN_WORDS)
-
-
-def _note(reasons: Sequence[str | None]) -> str:
-    """Return how many pairs are left out, and most often why; empty where none is."""
-    counts = Counter(filter(None, reasons))
-    if not counts:
-        return ""
-    (reason, n), *_ = counts.most_common(1)
-    left_out = f"{counts.total():,} of {len(reasons):,} pairs are left out"
-    return f"{left_out}; most frequent reason ({n:,}): {reason}"
-
-
-def _embedded(images: np.ndarray, rows: np.ndarray) -> RowSource:
-    """Return rows of embeddings as features of one region, float32 (pictures, 1, D)."""
-
-    def made(first: int, last: int) -> np.ndarray:
-        return np.asarray(images[rows[first:last]], np.float32)[:, None]
-
-    return RowSource((len(rows), 1, images.shape[1]), np.float32, made, [EMBEDDED])
+    for split, chosen in plan.pictures.items():  # slow
+        if not (path := out / f"{split}_cells.npy").exists():
+            write_rows(path, pictures.cells_of(opener, chosen, network, device, origin))
+    cells = {s: np.load(out / f"{s}_cells.npy", mmap_mode="r", allow_pickle=False) for s in SPLITS}
+    mean, axes = pictures.principal_axes(cells["train"][::EVERY], pictures.AXES)
+    return {split: pictures.features_of(of, mean, axes) for split, of in cells.items()}
 
 
 def begin(out: Path, manifest: Mapping[str, Any]) -> bool:
@@ -337,7 +245,8 @@ def table_of(listing: Listing, names: Sequence[str]) -> tuple[Texts, dict[str, s
     return captions, split_of
 
 
-def _plan_f8k(texts: Texts, _: Any, __: Any, *, images: Path, lists: Path) -> Selection:
+def _official(texts: Texts, images: Path, lists: Path) -> Selection:
+    """Return the official splits of Flickr8K, all of whose pictures must be there."""
     files = {split: lists / name for split, name in F8K_LISTS.items()}
     if absent := [str(path) for path in files.values() if not path.is_file()]:
         raise ConvertError(
@@ -348,140 +257,42 @@ def _plan_f8k(texts: Texts, _: Any, __: Any, *, images: Path, lists: Path) -> Se
     counts = {split: list(split_of.values()).count(split) for split in SPLITS}
     if counts != F8K:
         raise ConvertError(f"the lists in {lists} name {counts} pictures; Flickr8K has {F8K}")
-    if few := [name for name in split_of if len(texts.get(name, ())) != F8K_EACH]:
-        raise ConvertError(f"{len(few)} pictures of Flickr8K do not have {F8K_EACH} captions: {some(few)}")
+    if few := [name for name in split_of if len(texts.get(name, ())) != EACH]:
+        raise ConvertError(f"{len(few)} pictures of Flickr8K do not have {EACH} captions: {some(few)}")
     if absent := [name for name in split_of if not (images / name).is_file()]:
         raise ConvertError(f"{images} lacks {len(absent)} pictures of Flickr8K: {some(absent)}")
-    left_out = len(texts.keys() - split_of.keys())
-    return _plan(texts, split_of, F8K_EACH, {"splits": "official", "in_no_split": left_out})
+    return selected(texts, split_of, EACH, splits="official", in_no_split=len(texts.keys() - split_of.keys()))
 
 
-def plan_own(
-    texts: Texts,
-    split_of: Mapping[str, str],
-    unusable: Mapping[str, str],
-    *,
-    lists: Path | None = None,
-    each: int | None = None,
-    seed: int = 0,
-) -> Selection:
-    """Decide the splits and captions of pictures of one's own.
-
-    Parameters
-    ----------
-    texts, split_of : Texts, mapping of str to {"train", "dev", "test"}
-        By picture; no splits where the table has none.
-    unusable : mapping of str to str
-        Pictures that are left out, and why.
-    lists : Path, optional
-        Folder of ``{train,dev,test}.txt``; by default the splits of the table, or a draw by ``seed``.
-    each : int, optional
-        Captions per picture; pictures with fewer are left out. By default as many as all have.
-    seed : int
-
-    Returns
-    -------
-    Selection
-
-    Raises
-    ------
-    ConvertError
-        When a split is left without pictures.
-    """
-    usable = [name for name in texts if name not in unusable]
-    if not usable:
-        name, reason = next(iter(unusable.items()))
-        raise ConvertError(f"none of the pictures can be read, such as {name}: {reason}")
-    absent = [name for name, reason in unusable.items() if reason == MISSING]
-    broken = [name for name, reason in unusable.items() if reason != MISSING]
-    _left_out(absent, "missing pictures")
-    _left_out(broken, "broken pictures")
-    if each is not None:
-        check_count("captions_per_image", each, low=1)
-        _left_out([name for name in usable if len(texts[name]) < each], f"with fewer than {each} captions")
-        usable = [name for name in usable if len(texts[name]) >= each]
-    if lists:
-        split_of, origin = read_lists({split: lists / f"{split}.txt" for split in SPLITS}), "lists"
-    elif split_of:
-        origin = "table"
-    else:
-        split_of, origin = draw_splits(usable, seed), f"drawn, seed {seed}"
-    chosen = {name: split_of[name] for name in usable if name in split_of}
-    if empty := [split for split in SPLITS if split not in chosen.values()]:
-        raise ConvertError(f"no pictures for {', '.join(empty)}; train, dev and test are needed")
-    each = each or min(len(texts[name]) for name in chosen)
-    n = sum(len(texts[name]) - each for name in chosen)
-    if n:
-        print(f"left out: {n} captions beyond {each} of a picture", file=sys.stderr)
-    notes = {"splits": origin, "missing": absent, "broken": broken, "captions_left_out": n}
-    return _plan(texts, chosen, each, notes)
-
-
-def _left_out(names: Sequence[str], what: str) -> None:
-    if names:
-        print(f"left out: {len(names):,} {what}, {some(names)}", file=sys.stderr)
-
-
-def _plan(texts: Texts, split_of: Mapping[str, str], each: int, notes: dict[str, Any]) -> Selection:
+def selected(texts: Texts, split_of: Mapping[str, str], each: int, **notes: Any) -> Selection:
+    """Return the pictures of every split with the first ``each`` of their captions."""
     pictures = {s: [name for name, split in split_of.items() if split == s] for s in SPLITS}
     captions = {s: [text for p in names for text in texts[p][:each]] for s, names in pictures.items()}
     return Selection(pictures, captions, each, notes)
+
+
+def left_out(names: Sequence[str], what: str) -> None:
+    """Say on the screen what is not used."""
+    if names:
+        print(f"left out: {len(names):,} {what}, {some(names)}", file=sys.stderr)
 
 
 # -- the command --------------------------------------------------------------------------------------------
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run ``nclib data prepare``.
-
-    Parameters
-    ----------
-    arguments : sequence of str, optional
-        Command line after ``prepare``; that of the process if not given.
-
-    Returns
-    -------
-    int
-        Exit status: 0 when the files are written, 1 after an error, 130 after Ctrl-C.
-
-    Raises
-    ------
-    SystemExit
-        With status 2 after a wrong argument, 0 after ``--help``.
-    """
+    """Run ``nclib data prepare`` with the words after it; errors as of :func:`prepare`."""
     parser = argparse.ArgumentParser(
-        prog="nclib data prepare", description="Make the features of pictures, and a data set of them."
+        prog="nclib data prepare", description="Make the features of photographs, and a data set of them."
     )
-    parser.add_argument("name", choices=("f8k", "own"), help="Flickr8K, or your own")
+    parser.add_argument("name", choices=("f8k",), help="Flickr8K; pairs of your own are the data set own")
     parser.add_argument("--images", type=Path, required=True, help="folder of the pictures")
     parser.add_argument("--captions", type=Path, required=True, help="table: columns image and caption")
     parser.add_argument("--out", type=Path, required=True, help="folder to write into")
     parser.add_argument("--splits", type=Path, help="folder with the lists of the splits")
-    parser.add_argument("--captions-per-image", type=int, help="captions taken of each picture")
-    parser.add_argument("--seed", type=int, default=0, help="of drawn splits")
     parser.add_argument("--device", default="cpu", help="where the network runs")
     options = vars(parser.parse_args(arguments))
-    try:
-        folder = prepare(**options)
-    except (ConvertError, ImportError, OSError, ValueError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("stopped; the same command continues", file=sys.stderr)
-        return 130
-    print("\n".join([str(folder), *_summary(folder, options["name"])]))
+    del options["name"]
+    folder = prepare(**options)
+    print(folder, f"nclib run l2rm --dataset f8k --data_options.root {shlex.quote(str(folder))}", sep="\n")
     return 0
-
-
-def _summary(folder: Path, name: str) -> list[str]:
-    """Return the sizes of the splits of a prepared folder, and a command that trains on it."""
-    manifest = read_manifest(folder)
-    assert manifest is not None  # just written
-    each, counts = manifest["captions_per_image"], manifest["pictures"]
-    sizes = [f"{split}: {n:,} pictures, {n * each:,} captions" for split, n in counts.items()]
-    dataset = "f8k" if name == "f8k" else "region_files"
-    command = f"nclib run l2rm --dataset {dataset} --data_options.root {shlex.quote(str(folder))}"
-    pairs = counts["train"] * each
-    if pairs < FEW_BATCHES * BATCH_SIZE:
-        command += f" --batch_size {max(2, pairs // FEW_BATCHES)}"
-    return [*sizes, command]

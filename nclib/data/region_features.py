@@ -130,7 +130,7 @@ def region_files(
 ) -> Dataset:
     """Load region features and captions of one's own, in the layout of the benchmarks.
 
-    ``nclib data prepare`` writes this layout from photographs, ``tools/data_convert.py`` from other files.
+    ``tools/data_convert.py`` writes this layout from other files.
     All validation images are used, and runs draw no wrong pairs unless asked: the pairs are taken as they
     are, right or wrong. ``details["pictures"]`` of a split has the names of its pictures, the lines of
     ``{split}_ids.txt``, where there is such a file.
@@ -141,8 +141,7 @@ def region_files(
         Folder with ``{train,dev,test}_ims.npy``, float32 (rows, regions, features), and
         ``{train,dev,test}_caps.txt`` (or ``.tsv``: image id, tab, caption).
     captions_per_image : int, optional
-        At least 1. By default that of ``prepared.json``, which ``nclib data prepare`` leaves in its folder,
-        and 5 in other folders.
+        At least 1. By default that of ``prepared.json``, where the folder holds one, and 5 in other folders.
     max_words : int
         Longer captions are cut to their first words, with a warning: one caption of thousands of words makes
         every batch that holds it as long. At least 1.

@@ -12,9 +12,7 @@ from test_pictures import Colours
 
 import nclib
 from nclib.common.row_writer import ConvertError
-from nclib.data import load, pictures
-from nclib.data import prepare as prepare_module
-from nclib.data.prepare import prepare
+from nclib.data import load, own_features, pictures
 
 N = 40
 
@@ -52,7 +50,7 @@ def test_captions_stay_with_their_picture_and_in_one_split(arrays):
 
 
 def test_pictures_go_through_the_network(tmp_path, monkeypatch):
-    monkeypatch.setattr(prepare_module, "load_network", lambda device: Colours())
+    monkeypatch.setattr(own_features, "load_network", lambda device: Colours())
     monkeypatch.setattr(pictures, "AXES", 8)
     rng, rows = np.random.default_rng(0), ["image,caption"]
     for i in range(24):
@@ -62,11 +60,10 @@ def test_pictures_go_through_the_network(tmp_path, monkeypatch):
     table.write_text("\n".join(rows))
     same.write_text("\n".join(rows).replace("./", ""))
     data = load("own", pairs=str(table), seed=3)
-    folder = prepare("own", images=tmp_path, captions=same, out=tmp_path.parent / "out", seed=3)
-    assert data.checksum == load("region_files", root=folder).checksum
+    assert data.checksum == load("own", pairs=same, images=tmp_path, seed=3).checksum
     monkeypatch.chdir(tmp_path)
     with monkeypatch.context() as patch:  # the features are there, by whatever path the pairs are named
-        patch.setattr(prepare_module, "load_network", lambda device: pytest.fail("pictures are read again"))
+        patch.setattr(own_features, "load_network", lambda device: pytest.fail("pictures are read again"))
         assert load("own", pairs="t.csv", images=".", seed=3).checksum == data.checksum
     (tmp_path / "3.png").write_bytes(b"no picture")
     (tmp_path / "4.png").unlink()

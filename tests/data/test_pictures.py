@@ -1,7 +1,6 @@
-"""Features of photographs: tables of captions, splits, resuming, and what is said about bad input."""
+"""Features of photographs: splits, resuming, and what is said about bad input."""
 
 import json
-import re
 import sys
 from unittest.mock import DEFAULT, Mock
 
@@ -10,16 +9,18 @@ import pytest
 import torch
 from PIL import Image
 
-import nclib
+from nclib.cli import main
 from nclib.common import row_writer
 from nclib.common.row_writer import ConvertError
-from nclib.data import pictures
+from nclib.data import load, own_features, pictures
 from nclib.data import prepare as prepare_module
 from nclib.data.pictures import principal_axes
-from nclib.data.prepare import F8K_LISTS, main, prepare
+from nclib.data.prepare import F8K_LISTS, prepare
 from nclib.data.split_lists import draw_splits
 from nclib.readers import open_picture
 from nclib.readers.network import pixels_of
+
+SIZES = {"train": 24, "dev": 3, "test": 3}
 
 
 class Colours:
@@ -33,28 +34,30 @@ class Colours:
 
 @pytest.fixture(autouse=True)
 def network(monkeypatch):
-    monkeypatch.setattr(prepare_module, "load_network", lambda device: Colours())
+    for module in (prepare_module, own_features):
+        monkeypatch.setattr(module, "load_network", lambda device: Colours())
     monkeypatch.setattr(pictures, "AXES", 8)
+    monkeypatch.setattr(prepare_module, "F8K", SIZES)
 
 
 @pytest.fixture
 def photographs(tmp_path):
-    """Thirty pictures, two or three captions each."""
+    """Thirty pictures with five captions each, and the lists of their splits, as those of Flickr8K."""
     folder, rng, rows = tmp_path / "photos", np.random.default_rng(0), ["image,caption"]
     folder.mkdir()
     for i in range(30):
         pixels = rng.integers(0, 255, (40 + i, 50, 3), dtype=np.uint8)
         Image.fromarray(pixels).save(folder / f"{i:02d}.png")
-        rows += [f'{i:02d}.png,"a picture, number {i}, version {k}"' for k in range(2 + i % 2)]
+        rows += [f'{i:02d}.png,"a picture, number {i}, version {k}"' for k in range(5)]
+    names = iter(f"{i:02d}.png" for i in rng.permutation(30))
+    for split, n in SIZES.items():
+        (tmp_path / F8K_LISTS[split]).write_text("\n".join(next(names) for _ in range(n)) + "\n")
     (tmp_path / "captions.csv").write_text("\n".join(rows) + "\n")
     return {"images": folder, "captions": tmp_path / "captions.csv", "out": tmp_path / "out"}
 
 
 def command(given):
-    return ["own", *(f"--{name}={value}" for name, value in given.items())]
-
-
-# -- tables -------------------------------------------------------------------------------------------------
+    return ["data", "prepare", "f8k", *(f"--{name}={value}" for name, value in given.items())]
 
 
 @pytest.mark.parametrize(
@@ -63,15 +66,16 @@ def command(given):
         (["image,tag,split", "x.jpg,one,train"], r"no column of captions: .*: image, tag, split\)"),
         (["image|tag", "x.jpg|one"], r"no column of captions: call it 'caption'.*: image, tag\)"),
         (["file name\ttag", "x.jpg\tone"], r"no column of captions: .*: file_name, tag\)"),
-        (["image,caption,split", "x.jpg,one,train", "x.jpg,two,test"], "pair 2: x.jpg is in two splits"),
+        (["image,caption,split", "x.jpg,one,train", "x.jpg,two,test"], "pair 2: .*x.jpg is in two splits"),
         (["image,caption,split", "x.jpg,one,dev", "y.jpg,one,trian"], "pair 2: split 'trian' is not one of"),
         (["image,caption,split", "x.jpg,one,dev", "y.jpg,one,"], "y.jpg has no split; give one for every"),
     ],
 )
-def test_bad_tables(photographs, rows, said, capsys):
-    photographs["captions"].write_text("\n".join(rows))
-    assert main(command(photographs)) == 1
-    assert re.search(said, capsys.readouterr().err)
+def test_bad_tables(tmp_path, monkeypatch, rows, said):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pairs.csv").write_text("\n".join(rows))
+    with pytest.raises(RuntimeError, match=said):
+        load("own", pairs="pairs.csv")
 
 
 def test_drawn_splits_repeat_and_cover(tmp_path):
@@ -82,28 +86,28 @@ def test_drawn_splits_repeat_and_cover(tmp_path):
     assert [list(split_of.values()).count(s) for s in ("train", "dev", "test")] == [160, 20, 20]
 
 
-# -- preparing ----------------------------------------------------------------------------------------------
-
-
-def test_own_pictures_become_data(photographs, capsys):
+def test_photographs_become_data(photographs, capsys):
     out = photographs["out"]
     assert main(command(photographs)) == 0
-    said = capsys.readouterr().out.splitlines()
-    assert (said[0], said[-1].split()[:3], said[-1].split()[-1]) == (str(out), ["nclib", "run", "l2rm"], "6")
-    dataset = nclib.data.load("region_files", root=out)
+    assert capsys.readouterr().out.splitlines() == [
+        str(out),
+        f"nclib run l2rm --dataset f8k --data_options.root {out}",
+    ]
+    dataset = load("f8k", root=out)
     sizes = [(split.n_images, split.n_captions) for split in dataset.splits.values()]
-    assert sizes == [(24, 48), (3, 6), (3, 6)]
+    assert sizes == [(24, 120), (3, 15), (3, 15)]
     assert (dataset.n_regions, dataset.feature_dim) == (16, 8)
-    for split in ("train", "dev", "test"):  # a caption stands beside its own picture
-        names = (out / f"{split}_ids.txt").read_text().split()
+    for split in SIZES:  # a caption stands beside its own picture, in the order of the lists
+        names = (out / f"{split}_ids.txt").read_text()
+        assert names == (out.parent / F8K_LISTS[split]).read_text()
         captions = (out / f"{split}_caps.txt").read_text().splitlines()
-        told = [f"a picture, number {int(name[:2])}, version {k}" for name in names for k in (0, 1)]
+        told = [f"a picture, number {int(name[:2])}, version {k}" for name in names.split() for k in range(5)]
         assert captions == told
 
 
 def test_features_are_the_cells_on_their_axes(photographs):
     folder, out = photographs["images"], photographs["out"]
-    prepare("own", **photographs)
+    prepare(**photographs)
     names = (out / "train_ids.txt").read_text().split()
     pixels = torch.stack([torch.from_numpy(pixels_of(open_picture(folder / n))) for n in names])
     cells = torch.nn.functional.adaptive_avg_pool2d(Colours().extract_features(pixels), 4)
@@ -122,51 +126,66 @@ def test_a_stopped_preparation_continues(photographs, monkeypatch):
     assert (main(command(photographs)), main(command(photographs))) == (130, 0)
     done = [call.args[1] for call in counted.mock_calls]
     assert done[:4] == [5, 10, 15, 15]  # the rows on disk are not made again
-    other = prepare("own", **photographs | {"out": out.with_name("other")})
+    other = prepare(**photographs | {"out": out.with_name("other")})
     assert (other / "train_ims.npy").read_bytes() == (out / "train_ims.npy").read_bytes()
     assert not list(out.glob("*_cells.npy*"))
 
 
-def test_missing_and_broken_pictures_are_left_out_and_other_content_is_refused(photographs, capsys):
-    folder, out, table = (photographs[name] for name in ("images", "out", "captions"))
+def test_missing_and_broken_pictures_of_a_table_are_left_out(photographs, capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("NCLIB_CACHE", str(tmp_path / "cache"))
+    folder, table = photographs["images"], photographs["captions"]
     (folder / "03.png").unlink()
     (folder / "04.png").write_bytes((folder / "04.png").read_bytes()[:100])
-    prepare("own", **photographs)
-    manifest = json.loads((out / "prepared.json").read_text())
-    assert (manifest["missing"], manifest["broken"]) == (["03.png"], ["04.png"])
+    with pytest.warns(UserWarning, match="10 of 150 pairs are left out"):
+        load("own", pairs=table, images=folder)
+    (file,) = (tmp_path / "cache").rglob("prepared.json")
+    manifest = json.loads(file.read_text())
+    assert (manifest["missing"], manifest["broken"]) == ([str(folder / "03.png")], [str(folder / "04.png")])
     assert sum(manifest["pictures"].values()) == 28
-    assert "1 missing pictures, 03.png" in capsys.readouterr().err
-    prepare("own", **photographs)
+    assert f"1 missing pictures, {folder / '03.png'}" in capsys.readouterr().err
+
+
+def test_other_content_is_refused(photographs, capsys):
+    table = photographs["captions"]
+    prepare(**photographs)
+    prepare(**photographs)
     assert "is prepared already" in capsys.readouterr().err
     table.write_text(table.read_text().replace("number 5", "no 5"))
     with pytest.raises(ConvertError, match="holds features of other pictures or captions"):
-        prepare("own", **photographs)
+        prepare(**photographs)
 
 
 @pytest.mark.parametrize("where", [".", "features", "../photos"])
 def test_output_among_the_pictures_is_refused(photographs, capsys, where):
     folder = photographs["images"]
     before = sorted(folder.iterdir())
-    assert main(command(photographs | {"out": folder / where})) == 1
+    assert main(command(photographs | {"out": folder / where})) == 2
     assert "is the folder of the pictures or lies in it; choose another --out" in capsys.readouterr().err
     assert sorted(folder.iterdir()) == before
 
 
 def test_flickr8k_needs_its_lists_and_pictures(photographs):
-    def refused(said, **more):
+    def refused(said):
         with pytest.raises(ConvertError, match=said):
-            prepare("f8k", **photographs, **more)
+            prepare(**photographs)
 
-    refused("the official splits are missing")
-    for name in F8K_LISTS.values():
-        (photographs["captions"].parent / name).write_text("00.png\n" if "train" in name else "")
+    table, lists = photographs["captions"], photographs["captions"].parent
+    text = table.read_text()
+    (photographs["images"] / "03.png").unlink()
+    refused("lacks 1 pictures of Flickr8K: 03.png")
+    table.write_text(text.replace("05.png", "06.png", 1))
+    refused("2 pictures of Flickr8K do not have 5 captions: ")
+    (lists / F8K_LISTS["train"]).write_text("00.png\n")
     refused("Flickr8K has")
-    refused("captions-per-image 3: Flickr8K has 5", captions_per_image=3)
+    (lists / F8K_LISTS["train"]).unlink()
+    refused("the official splits are missing")
     assert not photographs["out"].exists()
 
 
 def test_without_the_extra_it_says_so(photographs, monkeypatch):
     monkeypatch.undo()
+    monkeypatch.setattr(prepare_module, "F8K", SIZES)
     monkeypatch.setitem(sys.modules, "efficientnet_lite_pytorch", None)
     with pytest.raises(ImportError, match=r"pip install 'noisy-correspondence\[pictures\]'"):
-        prepare("own", **photographs)
+        prepare(**photographs)
+    assert not photographs["out"].exists()
