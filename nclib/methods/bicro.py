@@ -16,13 +16,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from nclib import losses
-from nclib.methods.base import Batch, Loop, Options, Steps, Terms, Truth, option, register
-from nclib.methods.coteaching import CoTeaching, Division, divide, mean_report
+from nclib.methods.base import Batch, Loop, Options, Steps, Terms, option, register
+from nclib.methods.coteaching import CoTeaching, Division, divide
 from nclib.methods.parts.anchors import (
-    LabelLog,
     by_reliability,
     clean_labels,
     closeness_ratios,
@@ -83,8 +83,8 @@ class BiCro(CoTeaching):
 
     def begin_epoch(self, loop: Loop) -> Steps:
         division = self.divide_pairs(loop)
-        if loop.active == 0:
-            self.logs = [LabelLog(loop.n_pairs, loop.device) for _ in loop.networks]
+        # labels in clean and in noisy batches, NaN where none
+        self.label = torch.full((2, loop.n_pairs), torch.nan, device=loop.device)
         return self.exchanged_steps(loop, division, noisy=self.noisy_now(loop))
 
     # -- one iteration: labels from the peer, then the noisy batch, then the clean one -------------------
@@ -98,7 +98,7 @@ class BiCro(CoTeaching):
 
     def labels(self, loop: Loop, clean: Batch, noisy: Batch | None) -> tuple[Tensor, Tensor | None]:
         """Label a clean and a noisy batch by the peer of the active network, with the same anchors."""
-        o, log = self.options, self.logs[loop.active]
+        o = self.options
         peer: Matcher = loop.networks[1 - loop.active]
         with loop.evaluating():
             images, captions = peer.encode_images(clean.images), peer.encode_captions(clean.captions)
@@ -109,13 +109,12 @@ class BiCro(CoTeaching):
             known = u[anchors], t[anchors]
             ratios = closeness_ratios(u, t, *known)
             y_clean = clean_labels(*ratios, order, o.label_threshold)
-            places = clean.index.to(loop.device, non_blocking=True)
-            log.label_clean[places], log.anchor[places[anchors]] = y_clean, True
+            self.label[0, clean.index.to(loop.device, non_blocking=True)] = y_clean
             if noisy is None:
                 return y_clean, None
             u, t = global_vectors(peer.encode_images(noisy.images), peer.encode_captions(noisy.captions))
             y_noisy = noisy_labels(*closeness_ratios(u, t, *known), o.label_threshold)
-            log.label_noisy[noisy.index.to(loop.device, non_blocking=True)] = y_noisy
+            self.label[1, noisy.index.to(loop.device, non_blocking=True)] = y_noisy
             return y_clean, y_noisy
 
     def _loss(self, loop: Loop, batch: Batch, y: Tensor) -> Tensor:
@@ -127,7 +126,5 @@ class BiCro(CoTeaching):
 
     def end_epoch(self, loop: Loop) -> None:
         super().end_epoch(loop)
-        loop.keep(**self.logs[loop.active].arrays("_b" if loop.active else ""))
-
-    def diagnostics(self, truth: Truth) -> dict[str, float]:
-        return super().diagnostics(truth) | mean_report([log.report(truth) for log in self.logs])
+        end = "_b" if loop.active else ""
+        loop.keep(**{f"label_clean{end}": self.label[0], f"label_noisy{end}": self.label[1]})

@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from nclib import losses
-from nclib.methods.base import Batch, Loop, Options, Steps, Terms, Truth, beside, option, register
+from nclib.methods.base import Batch, Loop, Options, Steps, Terms, beside, option, register
 from nclib.methods.coteaching import CoTeaching, loss_inside, loss_option, softmax_loss
 from nclib.methods.gsc import predictions
 from nclib.methods.ncr import rectified_label
@@ -161,8 +161,6 @@ class CREAM(CoTeaching):
         if loop.active == 0:
             a, b = (division.is_clean for division in self.divisions)
             self.sets = [part.nonzero()[:, 0] for part in (a & b, a ^ b, ~(a | b))]
-            self.kept = torch.zeros((), device=loop.device)  # off-diagonal targets above 0
-            self.possible = 0
         self.label = torch.full((loop.n_pairs,), torch.nan, device=loop.device)
         self.with_hard, self.with_noisy = (
             loop.training_epoch >= first_epoch(share, loop.n_epochs) for share in (o.hard_from, o.noisy_from)
@@ -218,8 +216,6 @@ class CREAM(CoTeaching):
     def _loss(self, loop: Loop, batch: Batch, y: Tensor, f: float | Tensor) -> Tensor:
         S = loop.similarity(training_view(loop, batch, self.options.drop))
         forth, back = mined_targets(S if self.options.mined_gradient else S.detach(), y, f)
-        self.kept += forth.count_nonzero() + back.count_nonzero() - 2 * y.count_nonzero()
-        self.possible += 2 * len(y) * (len(y) - 1)
         self.label[batch.index.to(loop.device, non_blocking=True)] = y
         return mining_loss(S, forth, back, self.options.tau, self.options.loss).mean()
 
@@ -228,11 +224,3 @@ class CREAM(CoTeaching):
     def end_epoch(self, loop: Loop) -> None:
         super().end_epoch(loop)
         loop.keep(**{"label_b" if loop.active else "label": self.label})
-
-    def diagnostics(self, truth: Truth) -> dict[str, Any]:
-        report: dict[str, Any] = super().diagnostics(truth)
-        for name, part in zip(SETS, self.sets, strict=True):
-            matched = truth.matched[part.numpy()]
-            report[f"{name}_pairs"] = len(part)
-            report[f"{name}_matched"] = float(matched.mean()) if len(part) else None
-        return report | {"mined_share": float(self.kept) / max(self.possible, 1)}

@@ -24,10 +24,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nclib import losses
-from nclib.methods.base import Batch, Loop, Options, Steps, Terms, Truth, option, register
+from nclib.methods.base import Batch, Loop, Options, Steps, Terms, option, register
 from nclib.methods.coteaching import CoTeaching
 from nclib.methods.parts.bank import compare, encode
-from nclib.methods.parts.neighbours import NeighbourLog, Queue
+from nclib.methods.parts.neighbours import Queue
 from nclib.methods.parts.vectors import blank_encoding, draws
 from nclib.models import Matcher
 
@@ -159,8 +159,6 @@ class IN2R(CoTeaching):
         division = self.divide_pairs(loop)
         if not hasattr(self, "queues"):
             self.queues = [Queue(self.options.queue) for _ in loop.networks]
-        if loop.active == 0:
-            self.log = NeighbourLog()
         bar = elite_threshold(division.p_clean, self.options.threshold)
         self.is_elite = division.is_clean & (division.p_clean > bar)
         # In the first epoch the queue of network B is still empty, and network A gets no rectification.
@@ -180,30 +178,19 @@ class IN2R(CoTeaching):
             "triplet": losses.triplet(S, o.margin, "hardest").sum(),
             "intra": o.intra * (within[0] + within[1]),
         }
-        self.queues[loop.active].push(v, t, clean.index, self.is_elite[clean.index])
+        self.queues[loop.active].push(v, t, self.is_elite[clean.index])
         if noisy is not None:
             terms["rectify"] = o.gamma * self._rectify(loop, noisy)
         return terms
 
     def _rectify(self, loop: Loop, noisy: Batch) -> Tensor:
         """Train noisy pairs against the prototypes of their neighbours in the peer's queue."""
-        tau, (v_q, t_q, pairs) = self.options.tau, self.queues[1 - loop.active].rows()
+        tau, (v_q, t_q) = self.options.tau, self.queues[1 - loop.active].rows()
         v, t = (unit(encoding) for encoding in encode(loop, noisy, loop.active))
         near, from_captions = (nearest(x, keys, self.options.K) for x, keys in ((v, v_q), (t, t_q)))
         refiners: Any = loop.networks[loop.active].refiners
         t_hat, v_hat = refiners["text"](t_q[near]), refiners["image"](v_q[from_captions])
-        self.log.add(noisy.index, pairs[near])
         return (sce(v @ t_hat.T, tau) + sce(t @ v_hat.T, tau)) / 2
-
-    # -- figures and record --------------------------------------------------------
-
-    def end_epoch(self, loop: Loop) -> None:
-        super().end_epoch(loop)
-        if loop.active == 1:
-            loop.keep(**self.log.arrays())
-
-    def diagnostics(self, truth: Truth) -> dict[str, float]:
-        return super().diagnostics(truth) | self.log.report(truth)
 
     # -- exact resume -----------------------------------------------------------------------------------
 

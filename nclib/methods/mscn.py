@@ -25,11 +25,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nclib import losses
-from nclib.methods.base import Batch, Loop, Options, Steps, StepTerms, Terms, Truth, option, register
-from nclib.methods.coteaching import GRID, CoTeaching, Division, mean_report
+from nclib.methods.base import Batch, Loop, Options, Steps, StepTerms, Terms, option, register
+from nclib.methods.coteaching import GRID, CoTeaching, Division
 from nclib.methods.parts.meta import MetaMatcher, MetaPairs, look_ahead_gradient
 from nclib.models import Matcher
-from nclib.noise import BetaMixture, auc, beta_moments
+from nclib.noise import BetaMixture, beta_moments
 
 EDGE = 1e-3  # a beta distribution has no density at 0 and 1: scores there become 0.001 and 0.999
 TINY = 1e-300  # smallest density: a value that neither component can explain still gets a posterior
@@ -152,9 +152,6 @@ class MSCN(CoTeaching):
     # -- purification by the peer: beta mixture on the scores, started at the meta set --------------------
 
     def begin_epoch(self, loop: Loop) -> Steps:
-        if loop.active == 0:
-            self.found: list[dict[str, Any]] = [{}, {}]
-            self.meta_loss: list[list[Tensor]] = [[], []]
         self.meta_pairs = MetaPairs(loop)
         kept = self.divide_pairs(loop).clean
         # The loop's optimiser steps the model alone: the meta-network is held fixed there.
@@ -180,7 +177,6 @@ class MSCN(CoTeaching):
         with loop.evaluating():
             matched, mismatched = self.meta_pairs.scores(self._network(loop, network))
         mixture, p = purify(values, mismatched, matched)
-        self.found[network] = {"matched": matched, "mismatched": mismatched, "means": mixture.means_}
         at = np.linspace(EDGE, 1 - EDGE, GRID)
         density = torch.from_numpy(np.stack([at, *mixture.component_pdf(at).T[::-1]], axis=1))
         x, p_clean = torch.from_numpy(clip_inside(values)), torch.from_numpy(p)
@@ -220,33 +216,11 @@ class MSCN(CoTeaching):
 
         draw = loop.generator(f"look-ahead {int(batch.index[0])}")
         how: dict[str, Any] = {"lr": loop.lr, "seed": int(torch.randint(2**62, (), generator=draw))}
-        gradients, loss = look_ahead_gradient(network, batch, train_loss, pairs, meta_loss, **how)
+        gradients, _ = look_ahead_gradient(network, batch, train_loss, pairs, meta_loss, **how)
         for value, gradient in zip(network.meta.parameters(), gradients, strict=True):
             value.grad = gradient
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-        self.meta_loss[loop.active].append(loss)
-
-    # -- figures and record --------------------------------------------------------
-
-    def end_epoch(self, loop: Loop) -> None:
-        super().end_epoch(loop)
-        for k, end in enumerate(("", "_b")):
-            loop.keep(**{f"meta_{name}{end}": value for name, value in self.found[k].items()})
-
-    def diagnostics(self, truth: Truth) -> dict[str, float]:
-        return super().diagnostics(truth) | mean_report([self._report(k) for k in range(self.n_networks)])
-
-    def _report(self, k: int) -> dict[str, Any]:
-        """Return the meta loss, how well scores divide the meta set, and whether the components crossed."""
-        found, loss = self.found[k], self.meta_loss[k]
-        score = torch.cat([found["matched"], found["mismatched"]])
-        known = np.arange(len(score)) < len(found["matched"])
-        return {
-            "meta_loss": float(torch.stack(loss).mean()) if loss else None,
-            "meta_auc": auc(score, known),
-            "components_crossed": float(found["means"][0] > found["means"][1]),
-        }
 
     # -- exact resume -----------------------------------------------------------------------------------
 

@@ -28,8 +28,6 @@ from nclib.methods.base import Batch, Loop, Options, Steps, Terms, Truth, beside
 from nclib.methods.coteaching import CoTeaching, Division, divide, first_epoch, mean_report
 from nclib.methods.parts.bank import compare, encode
 from nclib.methods.parts.classes import PseudoClasses, consistency, entropy, robust_cross_entropy
-from nclib.methods.parts.detector import kind_report
-from nclib.methods.parts.replacing import ReplaceLog
 from nclib.models import Matcher
 from nclib.noise import GaussianMixture1d
 
@@ -193,7 +191,6 @@ class PCSR(CoTeaching):
     def begin_epoch(self, loop: Loop) -> Steps:
         if loop.active == 0:
             self.found: list[dict[str, Tensor]] = [{}, {}]
-            self.log = ReplaceLog()
         clean = loop.batches(self.divide_pairs(loop).clean, purpose="clean")
         if not len(clean):
             self.warn_idle(loop, len(self.divisions[1 - loop.active].clean), "are called clean")
@@ -244,8 +241,6 @@ class PCSR(CoTeaching):
             log_pi, target = self._log_pi(loop, images), self._log_pi(loop, captions).argmax(1)
             terms["robust"] = robust_cross_entropy(log_pi, target, self.options.q).mean()
             terms["entropy_ambiguous"] = self._entropy(log_pi)
-        source = clean.index.to(loop.device, non_blocking=True)[chosen]
-        self.log.add(noisy.index, torch.zeros(len(noisy), dtype=torch.bool), source, y)
         return terms
 
     def _margins(self, y: Tensor) -> Tensor:
@@ -261,13 +256,10 @@ class PCSR(CoTeaching):
         if loop.active == 1:
             for found, end in zip(self.found, ("", "_b"), strict=True):
                 loop.keep(**{name + end: value for name, value in found.items()})
-            loop.keep(theta=self.theta, **self.log.arrays())
 
     def diagnostics(self, truth: Truth) -> dict[str, Any]:
-        report: dict[str, Any] = super().diagnostics(truth)
-        report |= kind_report((found["kind"] for found in self.found), KINDS)
-        report |= mean_report([{"classes_used": len(found["voted"].unique())} for found in self.found])
-        return report | self.log.report(truth)
+        used = mean_report([{"classes_used": len(found["voted"].unique())} for found in self.found])
+        return super().diagnostics(truth) | used
 
     # -- exact resume -----------------------------------------------------------------------------------
 

@@ -16,23 +16,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain, repeat
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
 from nclib import losses
-from nclib.methods.base import Batch, Loop, Options, Steps, Terms, Truth, beside, option, register
+from nclib.methods.base import Batch, Loop, Options, Steps, Terms, beside, option, register
 from nclib.methods.coteaching import CoTeaching, first_epoch, loss_inside, loss_option, softmax_loss
 from nclib.methods.parts.anchors import global_vectors
 from nclib.methods.parts.bank import compare, encode, pooled
-from nclib.methods.parts.detector import kind_report
-from nclib.methods.parts.replacing import ReplaceLog
 from nclib.methods.parts.views import DROP, training_view
-
-KINDS = ("noisy", "clean", "sure")
-"""Kinds of pairs by their number in the kept arrays; ``sure`` are the strictly clean ones."""
 
 
 @dataclass(frozen=True)
@@ -171,7 +166,7 @@ class SPS(CoTeaching):
         return loss_inside(S, self.options.loss, self.options.tau, negatives="mean")
 
     def kinds(self, network: int) -> Tensor:
-        """Return the kind of every pair by a network's own division, int64 (N,): places in ``KINDS``."""
+        """Return the kind of every pair by a network's own division, (N,): noisy 0, clean 1, sure 2."""
         division = self.divisions[network]
         is_sure = division.p_clean > self.options.sure
         return torch.where(is_sure, 2, division.is_clean.long())
@@ -179,8 +174,6 @@ class SPS(CoTeaching):
     def begin_epoch(self, loop: Loop) -> Steps:
         o = self.options
         self.divide_pairs(loop)
-        if loop.active == 0:
-            self.log = ReplaceLog()
         noisy, clean, sure = (self.kinds(1 - loop.active).eq(kind).nonzero()[:, 0] for kind in range(3))
         batches = loop.batches(sure, purpose="sure")
         if not len(batches):
@@ -233,18 +226,4 @@ class SPS(CoTeaching):
         proxy, cosine = proxies(u, bank)
         copies = (proxy[:, None] == proxy[None]).sum(1).to(u.dtype)
         S = self._to_captions_of(loop, noisy, sure)[:, proxy]
-        y = proxy_labels(probability(S, o.tau, copies), cosine, o.label_threshold)
-        source = sure.index.to(loop.device, non_blocking=True)[proxy]
-        self.log.add(noisy.index, torch.zeros(len(noisy), dtype=torch.bool), source, y)
-        return proxy, y
-
-    # -- figures and record --------------------------------------------------------
-
-    def end_epoch(self, loop: Loop) -> None:
-        super().end_epoch(loop)
-        if loop.active == 1:
-            loop.keep(kind=self.kinds(0).byte(), kind_b=self.kinds(1).byte(), **self.log.arrays())
-
-    def diagnostics(self, truth: Truth) -> dict[str, Any]:
-        kinds = kind_report(map(self.kinds, range(2)), KINDS)
-        return super().diagnostics(truth) | kinds | self.log.report(truth)
+        return proxy, proxy_labels(probability(S, o.tau, copies), cosine, o.label_threshold)

@@ -10,9 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nclib import losses
-from nclib.methods import Truth
 from nclib.methods.parts.anchors import (
-    LabelLog,
     by_reliability,
     clean_labels,
     closeness_ratios,
@@ -107,19 +105,6 @@ def test_labels_lie_in_the_unit_interval_and_anchors_have_one(B, seed):
     assert not ((y > 0) & (y <= 0.5)).any()
 
 
-def test_report_of_the_labels():
-    log, truth = LabelLog(5, torch.device("cpu")), Truth(np.array([True, False, True, False, False]))
-    assert log.report(truth)["label_auc"] is None
-    log.label_clean[[0, 3]], log.anchor[0] = torch.tensor([1.0, 0.6]), True
-    log.label_noisy[[1, 2, 4]] = torch.tensor([0.0, 0.8, 0.9])
-    report = log.report(truth)
-    assert report["label_auc"] == 0.5  # 0.8 beats 0.0 and loses to 0.9
-    assert report["label_matched"] == pytest.approx(0.8)
-    assert report["label_mismatched"] == pytest.approx(0.45)
-    assert report["clean_label_auc"] == 1
-    assert report["anchor_precision"] == 1
-
-
 # -- runs -----------------------------------------------------------------------------------------------
 
 run = partial(tiny.run, "bicro")
@@ -130,7 +115,7 @@ def test_a_step_labels_by_the_peer_and_updates_noisy_then_clean(tmp_path):
     trainer = trainer_of(tmp_path)
     trainer.epoch, trainer.active = 2, 1
     method = trainer.method
-    method.logs = [LabelLog(trainer.n_pairs, trainer.device) for _ in range(2)]
+    method.label = torch.full((2, trainer.n_pairs), torch.nan)
     clean, noisy = trainer.batch(torch.arange(16)), trainer.batch(torch.arange(16, 30))
     peer = trainer.networks[0].eval()
     u, t = global_vectors(peer.encode_images(clean.images), peer.encode_captions(clean.captions))
@@ -141,10 +126,9 @@ def test_a_step_labels_by_the_peer_and_updates_noisy_then_clean(tmp_path):
     steps = method.step(trainer, (clean, noisy))
     first = next(steps)
     assert set(first) == {"noisy"}
-    labels = method.logs[1].label_clean[:16]
+    labels = method.label[0, :16]
     assert torch.allclose(labels, clean_labels(*ratios, order))
-    assert method.logs[1].anchor.nonzero()[:, 0].tolist() == sorted(order[-2:].tolist())
-    assert method.logs[0].label_clean.isnan().all()
+    assert (~method.label[1].isnan()).nonzero()[:, 0].tolist() == noisy.index.tolist()
     before = [p.clone() for p in trainer.networks[1].parameters()]
     trainer._minimise(first)
     assert any(not torch.equal(a, b) for a, b in zip(before, trainer.networks[1].parameters(), strict=True))

@@ -3,7 +3,6 @@
 import math
 from functools import partial
 
-import numpy as np
 import pytest
 import tiny
 import torch
@@ -12,10 +11,9 @@ from registered import REGISTERED
 
 from nclib import methods, models
 from nclib.common.tokens import Tokens
-from nclib.methods import Truth
 from nclib.methods.in2r import Refiner, elite_threshold, nearest, sce, unit
 from nclib.methods.parts.bank import encode
-from nclib.methods.parts.neighbours import KEPT, NeighbourLog, Queue
+from nclib.methods.parts.neighbours import Queue
 from nclib.methods.parts.vectors import blank_encoding, draws
 
 SIZES = {"feature_dim": 6, "vocab_size": 20, "n_regions": 5, "embed_dim": 16, "sim_dim": 8, "word_dim": 8}
@@ -61,43 +59,20 @@ def test_a_prototype_is_the_mean_of_neighbours_after_plain_attention():
 
 def test_queue_keeps_the_last_chosen_pairs():
     queue, kept, g = Queue(7), [], torch.Generator().manual_seed(0)
-    for turn, n in enumerate((4, 3, 6, 1, 5, 12)):
+    for n in (4, 3, 6, 1, 5, 12):
         v, t = torch.randn(n, 3, generator=g), torch.randn(n, 3, generator=g)
-        index, chosen = 100 * turn + torch.arange(n), torch.rand(n, generator=g) < 0.7
-        queue.push(v.requires_grad_(), t, index, chosen)
-        kept = [*kept, *((int(index[i]), v[i], t[i]) for i in range(n) if chosen[i])][-7:]
-        assert len(queue) == len(kept)
-        found = {int(p): (v, t) for v, t, p in zip(*queue.rows(), strict=True)}
-        assert found.keys() == {pair for pair, _, _ in kept}
-        for pair, image, caption in kept:
-            assert torch.equal(found[pair][0], image)
-            assert torch.equal(found[pair][1], caption)
+        chosen = torch.rand(n, generator=g) < 0.7
+        queue.push(v.requires_grad_(), t, chosen)
+        kept = [*kept, *((v[i].tolist(), t[i].tolist()) for i in range(n) if chosen[i])][-7:]
+        assert sorted(zip(*(rows.tolist() for rows in queue.rows()), strict=True)) == sorted(kept)
     assert not queue.rows()[0].requires_grad
     other = Queue(7)
     other.load_state(Queue(7).state(), torch.device("cpu"))
     assert len(other) == 0
     other.load_state(queue.state(), torch.device("cpu"))
     for each in (queue, other):
-        each.push(v[:3], t[:3], torch.arange(3), torch.tensor([True, False, True]))
+        each.push(v[:3], t[:3], torch.tensor([True, False, True]))
     assert all(map(torch.equal, queue.rows(), other.rows()))
-
-
-def test_log_counts_and_scores_the_neighbours_where_content_is_known():
-    log, truth = NeighbourLog(), Truth(np.array([True, True, False, False]))
-    assert log.report(truth) == {"rectified": 0}
-    assert log.arrays() == {}
-    log.add(torch.tensor([1]), torch.tensor([[0]]))  # the queue held one pair
-    log.add(torch.tensor([0, 2, 3]), torch.tensor([[1, 0], [0, 1], [1, 1]]))
-    assert log.report(truth) == {"rectified": 4, "rectified_precision": pytest.approx(2 / 3)}
-    pair, by = log.arrays().values()
-    assert by.tolist() == [[1, 0], [0, 1], [1, 1]]
-    relevance = torch.rand(4, 4, generator=torch.Generator().manual_seed(0))
-    found = log.report(Truth(truth.matched, lambda i, j: relevance[i][:, j]))
-    assert found["given_relevance"] == pytest.approx(float(relevance[pair, pair].mean()))
-    assert found["neighbour_relevance"] == pytest.approx(float(relevance[pair[:, None], by].mean()))
-    for _ in range(KEPT):
-        log.add(torch.tensor([0, 2]), torch.tensor([[1, 0], [0, 1]]))
-    assert len(log.arrays()["rectified_pair"]) == KEPT
 
 
 # ------------------------------------------------------------------------------------------------ networks
@@ -164,9 +139,11 @@ def test_the_peers_posteriors_say_who_enters_the_queue(tmp_path):
     assert not torch.equal(method.divisions[0].p_clean, peer.p_clean)
     w = peer.p_clean
     bar = float(w[w > 0.5].mean())
-    method.step(trainer, (trainer.batch(index), None))
-    expected = [i for i in index.tolist() if peer.is_clean[i] and w[i] > bar]
-    assert sorted(method.queues[0].rows()[2].tolist()) == expected
+    batch = trainer.batch(index)
+    v = unit(trainer.networks[0].encode_images(batch.images))
+    method.step(trainer, (batch, None))
+    expected = [k for k, i in enumerate(index.tolist()) if peer.is_clean[i] and w[i] > bar]
+    assert torch.equal(method.queues[0].rows()[0], v[expected])
     assert 0 < len(expected) < 16
     assert elite_threshold(0.4 * w) == 1.0  # nobody is trusted
 
@@ -176,7 +153,7 @@ def test_a_step_equals_a_plain_loop(tmp_path):
     net = trainer.networks[0]
     net.refiners.eval()  # without their dropout
     v_q, t_q = (F.normalize(torch.randn(30, 16), dim=1) for _ in range(2))
-    method.queues[1].push(v_q, t_q, torch.arange(30), torch.ones(30, dtype=torch.bool))
+    method.queues[1].push(v_q, t_q, torch.ones(30, dtype=torch.bool))
     clean, noisy = (trainer.batch(torch.arange(start, start + 16)) for start in (0, 64))
     terms = method.step(trainer, (clean, noisy))
 

@@ -12,7 +12,6 @@ from nclib import models
 from nclib.common.tokens import Tokens
 from nclib.methods.coteaching import Division
 from nclib.methods.parts.classes import PseudoClasses, consistency, steps_of
-from nclib.methods.parts.replacing import ReplaceLog
 from nclib.methods.pcsr import next_threshold
 from nclib.models import CaptionEncoding, ImageEncoding
 from nclib.noise import GaussianMixture1d
@@ -200,7 +199,6 @@ def ready(tmp_path, **values):
     p, stable = torch.rand(2, trainer.n_pairs, generator=g, dtype=torch.float64)
     method.divisions = [Division(p, p, p > 0.5, torch.zeros(200, 3)), None]
     method.found = [{"stable": stable}, {}]
-    method.log = ReplaceLog()
     with torch.no_grad():  # apart, so that cosines differ
         for parameter in trainer.networks[1].pseudo_classes.parameters():
             parameter.normal_(0, 1, generator=g)
@@ -267,9 +265,6 @@ def test_replaced_captions_equal_a_plain_loop(kind, tmp_path):
         )
     else:
         assert set(terms) == {"refinable"}
-    kept = method.log.arrays()
-    assert kept["replaced_by"].tolist() == clean.index[chosen].tolist()
-    assert kept["replaced_label"].tolist() == pytest.approx(labels, rel=1e-4)
 
 
 def test_consistency_is_the_lead_in_votes_and_moves_the_threshold():

@@ -12,7 +12,6 @@ from tiny import SCORES as S
 from nclib import losses, methods
 from nclib.methods.coteaching import Division, loss_inside, threshold_division
 from nclib.methods.parts.bank import pooled
-from nclib.methods.parts.replacing import ReplaceLog
 from nclib.methods.sps import (
     asymmetry,
     disagreement,
@@ -129,7 +128,6 @@ def test_a_step_labels_first_and_then_updates_for_each_kind(tmp_path):
     trainer.active = 1
     p = torch.linspace(0.1, 0.9, trainer.n_pairs).tolist()
     method.divisions = [division_of(p), division_of(p[::-1])]
-    method.log = ReplaceLog()
     sure, clean, noisy = (trainer.batch(torch.arange(a, a + 12)) for a in (0, 20, 40))
     net = trainer.networks[1].eval()
     with torch.no_grad():
@@ -159,10 +157,6 @@ def test_a_step_labels_first_and_then_updates_for_each_kind(tmp_path):
     expected = -(y * pair_log_probabilities(T, 0.07, copies).sum(0)).mean()
     assert third["noisy"].item() == pytest.approx(expected.item(), rel=1e-4)
     assert list(steps) == []
-    kept = method.log.arrays()
-    assert kept["replaced_by"].tolist() == sure.index[proxy].tolist()
-    assert kept["replaced_label"].tolist() == pytest.approx(y.tolist(), rel=1e-4)
-    assert not kept["replaced_image"].any()
 
 
 # ---------------------------------------------------------------------------------------------- whole runs

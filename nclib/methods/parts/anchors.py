@@ -1,18 +1,15 @@
-"""Soft labels from closeness to anchors in both modalities (BiCro), and their log."""
+"""Soft labels from closeness to anchors in both modalities (BiCro)."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
 from nclib import losses
-from nclib.methods.base import Truth
 from nclib.models.ensemble import JointEncoding
-from nclib.noise import auc
 
 ANCHOR_SHARE = 10  # a clean batch of B pairs has B // ANCHOR_SHARE + 1 anchors
 
@@ -118,44 +115,3 @@ def global_vectors(images: Any, captions: Any) -> tuple[Tensor, Tensor]:
         return u, captions.vectors
     count = torch.tensor(captions.lengths, dtype=words.dtype).to(words.device, non_blocking=True)
     return u, words.sum(1) / count[:, None]  # padding is zero
-
-
-class LabelLog:
-    """Soft labels and anchors of one network's epoch, on the device until the epoch ends.
-
-    Parameters
-    ----------
-    n_pairs : int
-    device : torch.device
-
-    Attributes
-    ----------
-    label_clean, label_noisy, anchor : Tensor, (n_pairs,)
-        Labels in clean and in noisy batches, NaN where none; 1 where a pair was an anchor.
-    """
-
-    def __init__(self, n_pairs: int, device: torch.device) -> None:
-        self.label_clean, self.label_noisy = torch.full((2, n_pairs), torch.nan, device=device)
-        self.anchor = torch.zeros(n_pairs, dtype=torch.bool, device=device)
-
-    def arrays(self, suffix: str = "") -> dict[str, Tensor]:
-        """Return ``label_clean``, ``label_noisy`` and ``anchor``, on the host."""
-        return {name + suffix: values.cpu() for name, values in vars(self).items()}
-
-    def report(self, truth: Truth) -> dict[str, Any]:
-        """Return how the soft labels relate to the truth: their AUC, and their mean for either kind of pair.
-
-        ``label_*`` are those of the noisy batches (None as long as these are not trained on),
-        ``clean_label_*`` those of the clean batches; ``anchor_precision`` is the share of anchors that are
-        really matched.
-        """
-        arrays = self.arrays()
-        result: dict[str, Any] = {}
-        for prefix, y in (("label", arrays["label_noisy"]), ("clean_label", arrays["label_clean"])):
-            given = ~torch.isnan(y).numpy()
-            values, matched = y.numpy()[given], truth.matched[given]
-            result[f"{prefix}_auc"] = auc(values, matched) if len(values) else None
-            for kind, part in (("matched", values[matched]), ("mismatched", values[~matched])):
-                result[f"{prefix}_{kind}"] = float(part.mean()) if len(part) else None
-        anchors = truth.matched[arrays["anchor"].numpy()]
-        return result | {"anchor_precision": float(np.mean(anchors)) if len(anchors) else None}

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-
 import numpy as np
-import torch
 from torch import Tensor
 
 from nclib.methods.base import Truth
@@ -37,9 +34,3 @@ def detector_report(p_clean: np.ndarray | Tensor, truth: Truth, threshold: float
         **{f"division_{name}": judged[name] for name in ("precision", "recall", "accuracy")},
         "called_matched": judged["n_called_matched"],
     }
-
-
-def kind_report(kinds: Iterable[Tensor], names: Sequence[str]) -> dict[str, float]:
-    """Return the number ``n_NAME`` of pairs of every kind, the mean over divisions, int64 (N,) each."""
-    sizes = torch.stack([torch.bincount(kind, minlength=len(names)) for kind in kinds])
-    return {f"n_{name}": n for name, n in zip(names, sizes.double().mean(0).tolist(), strict=True)}

@@ -1,4 +1,4 @@
-"""Per-epoch diagnostics of replaced halves (REPAIR; captions in SPS and PCSR): sources, labels, relevance."""
+"""Per-epoch diagnostics of replaced halves (REPAIR): sources, labels, relevance."""
 
 from __future__ import annotations
 
