@@ -121,7 +121,7 @@ def audited(images: Any, captions: Any, noisy: Any, seed: int) -> list[Row]:
         if name == "auto":
             row |= {"picked": found.score, "patterns": patterns(found, wrong)}
         rows.append(row)
-    given = found.pairs, found.neighbours, np.arange(len(wrong)), noisy.image_of
+    given = found.belief.context, np.arange(len(wrong)), noisy.image_of
     rows.append({"score": "two Gaussians", **two_gaussians(SCORES["cosine"](*given), wrong)})
     for score, function in SCORES.items():
         if score not in calls:

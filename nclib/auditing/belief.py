@@ -15,14 +15,13 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from nclib.auditing.copies import copies_of
 from nclib.auditing.exchanges import Queries
 from nclib.auditing.labels import Corrected, by_sample, relabelled
-from nclib.auditing.neighbours import Neighbours
 from nclib.auditing.pairs import Indices, Pairs, exchange
 from nclib.auditing.scores import (
     PARTS,
     SCORES,
+    Context,
     Random,
     Scored,
     parts_of,
@@ -31,7 +30,7 @@ from nclib.auditing.scores import (
     with_random,
 )
 from nclib.auditing.share import Calibration, Sample, Share, calibrate, interval
-from nclib.auditing.within import TOLD_IN_VALUES, Groups, Within, within, within_clusters
+from nclib.auditing.within import Groups, Within, within, within_clusters
 from nclib.noise import calibration as compare
 
 Array = NDArray[Any]
@@ -92,15 +91,14 @@ class Belief:
 
     Parameters
     ----------
-    pairs : Pairs
+    context : Context
+        Pairs and their neighbours.
     queries : Queries
         Given and exchanged pairs.
     opinions : tuple of Scored
         The score that was asked for, and the standardised cosine.
     calibration : Calibration
         P(wrong) by score and kind of pair.
-    kind : ndarray of int64, (M,)
-        Kinds of the given pairs.
     second : Share or None
         Share of wrong pairs by the standardised cosine alone, which depends on no other pair.
     contradicted : (str, Share) or None
@@ -122,11 +120,10 @@ class Belief:
         Share by labels of a random sample, where it is believed rather than any score.
     """
 
-    pairs: Pairs
+    context: Context
     queries: Queries
     opinions: tuple[Scored, ...]
     calibration: Calibration
-    kind: Indices
     second: Share | None
     contradicted: tuple[str, Share] | None
     shifted: NDArray[np.bool_]
@@ -137,6 +134,16 @@ class Belief:
     marks: Corrected | None = None
     n_marks: int = 0
     asked: Share | None = None
+
+    @property
+    def pairs(self) -> Pairs:
+        """The pairs that are judged."""
+        return self.context.pairs
+
+    @cached_property
+    def kind(self) -> Indices:
+        """Kinds of the given pairs, (M,)."""
+        return self.context.copies.kind(np.arange(len(self.pairs)), self.pairs.image_of)
 
     @property
     def scored(self) -> Scored:
@@ -205,9 +212,9 @@ class Belief:
         alone = self.calibration(self.score, self.kind)[0]
         return (self.ends[0] >= WRONG_FROM) & (alone < WRONG_FROM) & ~self.shifted
 
-    def wrong_at(self, rows: Indices, of: Indices, near: Neighbours) -> Array:
+    def wrong_at(self, rows: Indices, of: Indices) -> Array:
         """Return P(wrong) of captions ``rows`` with pictures ``of``, (Q,)."""
-        return self.calibration(self.scored.fit(rows, of), copies_of(self.pairs, near).kind(rows, of))[0]
+        return self.calibration(self.scored.fit(rows, of), self.context.copies.kind(rows, of))[0]
 
     @cached_property
     def blind_spot(self) -> BlindSpot | None:
@@ -264,19 +271,18 @@ class Belief:
         """
         if self.reason or not (shifted & self.pairs.usable).any():
             return self
-        found = _decided(self.pairs, self.queries, self.opinions, self.kind, shifted, self.seed)
+        found = _decided(self.context, self.queries, self.opinions, shifted, self.seed)
         return replace(found, within=self.within, alike=self.alike)
 
-    def among_alike(self, groups: Groups | None, near: Neighbours) -> Belief:
+    def among_alike(self, groups: Groups | None) -> Belief:
         """Return the belief with what exchanges within a value show, or without a column within clusters."""
         if self.reason:
             return self
-        right = 1 - np.nan_to_num(self.ends[0])
+        right, fit = 1 - np.nan_to_num(self.ends[0]), self.scored.fit
         if groups is None:
-            return replace(self, alike=within_clusters(self.pairs, near, right, self.scored.fit, self.seed))
-        of, fit = f"the same {groups.column or 'value'}", self.scored.fit
-        found = within(self.pairs, near, groups.values, of, right, fit, self.seed, TOLD_IN_VALUES)
-        return replace(self, within=found)
+            return replace(self, alike=within_clusters(self.context, right, fit, self.seed))
+        of = f"the same {groups.column or 'value'}"
+        return replace(self, within=within(self.context, groups.values, of, right, fit, self.seed))
 
     @cached_property
     def carried(self) -> Calibration:
@@ -389,7 +395,7 @@ def first_share(pairs: Pairs, random: Random, seed: int) -> Share:
     return calibrate(given, exchanged, seed).share
 
 
-def believe(name: str, pairs: Pairs, near: Neighbours, queries: Queries, seed: int) -> Belief:
+def believe(name: str, context: Context, queries: Queries, seed: int) -> Belief:
     """Choose the score in use, calibrate it, and ask the second opinion.
 
     The standardised cosine of a pair depends on no other pair, so that wrong pairs have the cosines of
@@ -403,18 +409,17 @@ def believe(name: str, pairs: Pairs, near: Neighbours, queries: Queries, seed: i
     ----------
     name : str
         One of :data:`nclib.auditing.SCORES`, or "auto".
-    pairs : Pairs
-    near : Neighbours
+    context : Context
     queries : Queries
     seed : int
     """
     captions, images = (np.concatenate(x) for x in zip(*queries.sets, strict=True))
     cuts = np.cumsum([len(rows) for rows, _ in queries.sets])[:-1]
     names = dict.fromkeys(("cosine", SECOND, *(PARTS if name == "auto" else (name,))))
-    values = {n: SCORES[n](pairs, near, captions, images) for n in names}
+    values = {n: SCORES[n](context, captions, images) for n in names}
 
     def by(name: str, parts: tuple[str, ...]) -> Scored:
-        return scored_by(name, {n: values[n] for n in parts}, captions, cuts, pairs, near, seed)
+        return scored_by(name, {n: values[n] for n in parts}, captions, cuts, context, seed)
 
     if np.ptp(values["cosine"][: cuts[1]]) < SAME:  # copies of one pair: rounding alone differs
         values["cosine"] = np.zeros(len(captions), np.float32)
@@ -422,15 +427,14 @@ def believe(name: str, pairs: Pairs, near: Neighbours, queries: Queries, seed: i
     else:
         first = by(name, parts_of(values, cuts) if name == "auto" else (name,))
         opinions = first, first if name == SECOND else by(SECOND, (SECOND,))
-    every, none = np.arange(len(pairs)), np.zeros(len(pairs), bool)
-    return _decided(pairs, queries, opinions, copies_of(pairs, near).kind(every, pairs.image_of), none, seed)
+    none = np.zeros(len(context.pairs), bool)
+    return _decided(context, queries, opinions, none, seed)
 
 
 def _decided(
-    pairs: Pairs,
+    context: Context,
     queries: Queries,
     opinions: tuple[Scored, ...],
-    kind: Indices,
     shifted: NDArray[np.bool_],
     seed: int,
 ) -> Belief:
@@ -448,4 +452,4 @@ def _decided(
             low, high = max(0.0, other.share.low - far), min(1.0, other.share.high + far)
             ends = min(mine.share.low, low), max(mine.share.high, high)
             mine = replace(other, share=Share(other.share.value, *ends), doubt=DOUBT)
-    return Belief(pairs, queries, opinions, mine, kind, second, contradicted, shifted, seed)
+    return Belief(context, queries, opinions, mine, second, contradicted, shifted, seed)

@@ -84,11 +84,6 @@ class Copies:
         return self.caption[rows] * len(self.picture) + self.picture[of]
 
 
-def copies_of(pairs: Pairs, neighbours: Neighbours) -> Copies:
-    """Return the copies among the pairs, found once."""
-    return neighbours.once("copies", lambda: find_copies(pairs, neighbours))
-
-
 def find_copies(pairs: Pairs, neighbours: Neighbours) -> Copies:
     """Find equal and nearly equal pictures, captions and pairs.
 

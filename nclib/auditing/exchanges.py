@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nclib.auditing.copies import copies_of
-from nclib.auditing.neighbours import Neighbours
-from nclib.auditing.pairs import Indices, Pairs, exchange, fold_of
+from nclib.auditing.pairs import Indices, exchange, fold_of
+from nclib.auditing.scores import Context
 from nclib.auditing.share import FEWEST, Sample
 
 Array = NDArray[Any]
@@ -50,12 +49,12 @@ class Queries:
         return seen, Sample(exchanged, self.kinds[1], once)
 
 
-def draw_queries(pairs: Pairs, near: Neighbours, rng: np.random.Generator) -> Queries:
+def draw_queries(context: Context, rng: np.random.Generator) -> Queries:
     """Draw the exchanges whose scores show what wrong pairs look like.
 
     Copies of a pair are exchanged once, and an exchange that happens to be a given pair is left out.
     """
-    copies = copies_of(pairs, near)
+    pairs, copies = context.pairs, context.copies
     usable = np.flatnonzero(pairs.usable)
     distinct = usable[copies.count[usable] > 0]
     some = rng.permutation(distinct)[:MOST_EXCHANGED]
@@ -65,7 +64,7 @@ def draw_queries(pairs: Pairs, near: Neighbours, rng: np.random.Generator) -> Qu
     new = ~np.isin(copies.pair(rows, exchanged), copies.pair(distinct, pairs.image_of[distinct]))
     if new.sum() >= FEWEST:  # else all pairs are alike
         rows, exchanged = rows[new], exchanged[new]
-    lists = near.similar_images[pairs.image_of[some]]
+    lists = context.neighbours.similar_images[pairs.image_of[some]]
     choice = lists[np.arange(len(some)), rng.integers(0, lists.shape[1], len(some))].astype(np.int64)
     fold = np.zeros(pairs.n_images, np.int64)
     fold[pairs.image_of] = fold_of(pairs.captions)

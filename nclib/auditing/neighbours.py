@@ -62,7 +62,6 @@ class Neighbours:
     similar_captions: Array
     similar_caption_cosines: Array
     recall: float = field(default=1.0, kw_only=True)
-    _made: dict[str, Any] = field(default_factory=dict, repr=False, compare=False, kw_only=True)
 
     def check(self, pairs: Pairs) -> Self:
         """Return the lists, or raise a ValueError where they do not fit the pairs."""
@@ -81,12 +80,6 @@ class Neighbours:
             if name.startswith("similar") and (ids == np.arange(rows)[:, None]).any():
                 raise ValueError(f"neighbours.{name}: an item is in its own list; leave it out")
         return self
-
-    def once(self, name: str, make: Callable[[], Any]) -> Any:
-        """Return what ``make`` gave when it was first called for this name."""
-        if name not in self._made:
-            self._made[name] = make()
-        return self._made[name]
 
 
 def find_neighbours(

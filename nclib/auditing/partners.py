@@ -1,21 +1,16 @@
-"""Proposed partners by sparse partial transport."""
+"""Partners of captions by sparse partial transport."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
-from scipy.special import xlogy
-from sklearn.linear_model import LogisticRegression
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
 
 from nclib.auditing.neighbours import Neighbours
-from nclib.auditing.pairs import Indices, Pairs, exchange
+from nclib.auditing.pairs import Pairs
 
 Array = NDArray[Any]
 #: Largest scaling of the total mass: it grows without end where the edges cannot carry the mass.
@@ -34,17 +29,12 @@ class Plan:
         Potentials; the scalar one of the total mass is part of ``rows``.
     violation : float
         Largest of the excess of row sums, of column sums and the error of the total, over the mass.
-    gap : float
-        Objective minus the bound from the potentials, over the mass and :math:`\epsilon`.
-    iterations : int
     """
 
     mass: NDArray[np.float64]
     rows: NDArray[np.float64]
     columns: NDArray[np.float64]
     violation: float
-    gap: float
-    iterations: int
 
 
 def solve_plan(
@@ -81,12 +71,12 @@ def solve_plan(
     reach = min(supply[per_row > 0].sum(), demand[np.bincount(column, minlength=m) > 0].sum())
     mass = min(mass, 0.999 * reach)
     if mass <= 0:
-        return Plan(np.zeros(scores.nnz), np.full(n, -np.inf), np.zeros(m), 0.0, 0.0, 0)
+        return Plan(np.zeros(scores.nnz), np.full(n, -np.inf), np.zeros(m), 0.0)
     top = scores.data.max()
     kernel = csr_array((np.exp((scores.data - top) / np.float64(reg)), column, scores.indptr), (n, m))
     across = kernel.T
     u, v = np.ones(n), np.ones(m)
-    by_row, violation, step = kernel @ v, np.inf, 0
+    by_row, violation = kernel @ v, np.inf
     for step in range(1, max_iter + 1):
         w = mass / max(u @ by_row, mass / LARGEST)
         u = np.minimum(1.0, supply / np.maximum(w * by_row, 1e-300))
@@ -102,13 +92,7 @@ def solve_plan(
     kernel.data *= np.repeat(w * u, per_row)
     kernel.data *= v[column]
     log_u, log_v = np.log(np.maximum(u, 1e-300)), np.log(np.maximum(v, 1e-300))
-    constant = np.log(w) - top / reg
-    # Objective and its upper bound, both over reg: the bound takes each constraint at its price.
-    moved = kernel.data.sum()
-    objective = (kernel.data @ scores.data) / reg - xlogy(kernel.data, kernel.data).sum() + moved
-    bound = moved - supply @ log_u - demand @ log_v - mass * constant
-    gap = float((bound - objective) / mass)
-    return Plan(kernel.data, log_u + constant, log_v, float(violation), gap, step)
+    return Plan(kernel.data, log_u + (np.log(w) - top / reg), log_v, float(violation))
 
 
 def candidate_edges(pairs: Pairs, neighbours: Neighbours, k: int = 16) -> csr_array:
@@ -203,82 +187,3 @@ def find_partners(
     log = np.log(np.maximum(plan.mass, 1e-300))
     margin[own] = np.where(second, log[top] - log[order[last - 1]], LONE).clip(0, LONE)
     return Partners(row, column, part, image, best, margin, plan)
-
-
-#: Planted exchanges with a candidate that the probability of a partner is learnt from: fewest, and those
-#: wanted, in at most five draws. Least probability of a partner that is proposed.
-FEWEST, TRIALS, PROPOSED_FROM = 20, 1000, 0.2
-
-
-def partner_facts(plan: Partners, rows: Indices, p_wrong: Array) -> Array:
-    """Return what tells right candidates from others, (Q, 3): margin, part of the mass, P(wrong) there."""
-    return np.stack([plan.margin[rows], plan.best_mass[rows], p_wrong], 1)
-
-
-def partner_probability(
-    facts: Array, right: NDArray[np.bool_], weight: Array
-) -> Callable[[Array], NDArray[np.float64]]:
-    """Return P(the candidate is right), (Q,), as a function of facts about candidates, (Q, F).
-
-    Logistic regression on planted exchanges; of few, 0; where all or none are right, the shrunk share.
-
-    Parameters
-    ----------
-    facts : ndarray, (n, F)
-    right : ndarray of bool, (n,)
-    weight : ndarray, (n,)
-        Of every exchange.
-    """
-    if weight.sum() < FEWEST:
-        return lambda q: np.zeros(len(q))
-    if right.all() or not right.any():
-        return lambda q: np.full(len(q), (weight @ right + 1) / (weight.sum() + 2))
-    model = make_pipeline(StandardScaler(), LogisticRegression())
-    model.fit(facts, right, logisticregression__sample_weight=weight)
-    return lambda q: model.predict_proba(q)[:, 1] if len(q) else np.zeros(0)
-
-
-def learn_partners(
-    pairs: Pairs,
-    search: Callable[..., Partners],
-    wrong_at: Callable[[Indices, Indices], Array],
-    p_wrong: Array,
-    n: int,
-    rng: np.random.Generator,
-) -> tuple[Callable[[Array], NDArray[np.float64]], float | None]:
-    """Search the partners of n planted exchanges, whose right picture is known, a few times.
-
-    Parameters
-    ----------
-    pairs : Pairs
-    search : callable
-        Claimed picture and ``p_wrong`` of every caption to :class:`Partners`, as :func:`find_partners`.
-    wrong_at : callable
-        Rows of captions and of pictures to P(wrong).
-    p_wrong : ndarray, (M,)
-        Of the given pairs.
-    n : int
-    rng : Generator
-
-    Returns
-    -------
-    probability : callable
-        :func:`partner_probability` of what was seen.
-    accuracy : float or None
-        Share right of the candidates that would be proposed; None where none would be.
-    """
-    usable, parts = np.flatnonzero(pairs.usable), []
-    for _ in range(int(np.clip(np.ceil(TRIALS / n), 1, 5))):
-        planted = rng.permutation(usable)[:n]
-        claimed, p = pairs.image_of.copy(), p_wrong.copy()
-        claimed[planted] = exchange(pairs, planted, rng)
-        p[planted] = wrong_at(planted, claimed[planted])
-        trial = search(claimed, p_wrong=p)
-        rows = planted[(trial.image[planted] >= 0) & (p[planted] >= 0.5)]
-        facts = partner_facts(trial, rows, wrong_at(rows, trial.image[rows]))
-        parts.append((facts, trial.image[rows] == pairs.image_of[rows], 1 - p_wrong[rows]))
-    # A given pair that may be wrong counts as little as it is likely to be right.
-    facts, right, weight = (np.concatenate(part) for part in zip(*parts, strict=True))
-    probability = partner_probability(facts, right, weight)
-    made = probability(facts) >= PROPOSED_FROM
-    return probability, float(np.average(right[made], weights=weight[made])) if made.any() else None

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from nclib.auditing.neighbours import Neighbours
 from nclib.auditing.pairs import Pairs
-from nclib.auditing.scores import cosine
+from nclib.auditing.scores import cosine_of
 
 Array = NDArray[Any]
 #: Rows and pictures that a run may be moved by; shortest run; log odds beyond chance.
@@ -112,14 +112,14 @@ def find_patterns(
     """
     ids = np.array(pairs.ids, dtype=object)
     found: list[dict[str, Any]] = []
-    fit = cosine(pairs, neighbours, np.arange(len(pairs)), pairs.image_of)
+    fit = cosine_of(pairs, np.arange(len(pairs)), pairs.image_of)
     taken, options = np.zeros(len(pairs), bool), []
     far = distances(pairs.image_of, neighbours.pictures[:, :NEAREST], pairs.usable & (p_wrong >= SUSPECT))
     for by, unit, images in shifted(pairs.n_images, pairs.image_of, far):
         rows = np.flatnonzero((images >= 0) & (images != pairs.image_of) & pairs.usable)
         if not len(rows):
             continue
-        gain = cosine(pairs, neighbours, rows, images[rows]) - fit[rows]
+        gain = cosine_of(pairs, rows, images[rows]) - fit[rows]
         # Captions of one picture that follow each other are one sign: they err together.
         first = np.flatnonzero(np.diff([pairs.image_of[rows], images[rows]], prepend=-1).any(0))
         last = rows[np.append(first[1:], len(rows)) - 1]

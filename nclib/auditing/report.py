@@ -21,7 +21,6 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from numpy.typing import NDArray
 
 from nclib.auditing.belief import WRONG_FROM
-from nclib.auditing.copies import copies_of
 from nclib.auditing.pairs import Pairs
 from nclib.auditing.result import ASKED, Findings
 from nclib.auditing.wording import beginning, explained, percent, settings, verdict
@@ -205,7 +204,7 @@ def _alike(audit: Findings, rows: list[int]) -> tuple[dict[int, tuple[int, int]]
 
     By row of ``rows`` the number of its group and the pairs in it; then the ids of each group.
     """
-    pairs, copies = audit.pairs, copies_of(audit.pairs, audit.neighbours)
+    pairs, copies = audit.pairs, audit.belief.context.copies
     group = np.full(len(pairs), -1)
     for at, one in enumerate(audit.patterns):
         if one["kind"] == "shift":
@@ -222,10 +221,7 @@ def _alike(audit: Findings, rows: list[int]) -> tuple[dict[int, tuple[int, int]]
 def _fitting(audit: Findings, row: int) -> list[str]:
     """Return the two captions of other pairs that fit the picture of a pair best; none that repeats."""
     texts, picture = audit.pairs.texts, audit.pairs.image_of[row]
-    near, often = (
-        audit.neighbours.captions[picture],
-        copies_of(audit.pairs, audit.neighbours).repeated_caption,
-    )
+    near, often = audit.neighbours.captions[picture], audit.belief.context.copies.repeated_caption
     near = near[(near >= 0) & (audit.pairs.image_of[near] != picture) & ~often[near]]
     return [_cut(texts[other], FOLD) for other in near[:2]] if texts else []
 

@@ -13,7 +13,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from nclib.auditing.belief import WRONG_FROM, Belief, BlindSpot
-from nclib.auditing.copies import copies_of, first_pair
+from nclib.auditing.copies import first_pair
 from nclib.auditing.neighbours import Neighbours
 from nclib.auditing.pairs import Indices, Pairs, fold_of, from_arrays
 from nclib.auditing.partners import Partners
@@ -59,10 +59,10 @@ class Findings:
 
     Attributes
     ----------
-    pairs : Pairs
-    neighbours : Neighbours
     belief : Belief
         The score in use, and how much is believed of it.
+    pairs : Pairs
+    neighbours : Neighbours
     settings : dict
         Settings of the call, and what was measured on planted exchanges.
     table : DataFrame
@@ -92,8 +92,6 @@ class Findings:
         Names of the groups of pairs that have probabilities of their own.
     """
 
-    pairs: Pairs
-    neighbours: Neighbours
     belief: Belief
     settings: dict[str, Any]
     table: pd.DataFrame
@@ -110,6 +108,16 @@ class Findings:
     marked: list[str] = field(default_factory=list)
 
     # -- what is believed ------------------------------------------------------------------------------------
+
+    @property
+    def pairs(self) -> Pairs:
+        """The pairs that were audited."""
+        return self.belief.pairs
+
+    @property
+    def neighbours(self) -> Neighbours:
+        """Nearest neighbours of all pictures and captions."""
+        return self.belief.context.neighbours
 
     @property
     def score(self) -> str:
@@ -385,7 +393,7 @@ class Findings:
         table = self.table.assign(**belief.columns)
         for name in belief.columns:
             table.loc[rows, name] = wrong.astype(float)
-        table["rank"] = ranked(table)
+        table["rank"] = ranked(table["p_wrong"].to_numpy(), table["score"].to_numpy())
         new = marks[marks["new_caption"] != ""]
         if edits := self.edits | dict(zip(new["id"], new["new_caption"], strict=True)):
             table["new_caption"] = table["id"].map(edits).fillna("")
@@ -393,7 +401,7 @@ class Findings:
             self,
             belief=belief,
             table=table,
-            curves={**self.curves, "threshold": threshold_costs(table)},
+            curves={**self.curves, "threshold": threshold_costs(table["p_wrong"])},
             settings=self.settings | settings,
             labels=told,
             edits=edits,
@@ -406,7 +414,7 @@ class Findings:
     def _apart(self, sure: dict[str, bool]) -> list[str]:
         """Return the labelled pairs that have another label than a pair with the same picture and caption."""
         rows = self._rows(sure)
-        pair = pd.Series(copies_of(self.pairs, self.neighbours).pair(rows, self.pairs.image_of[rows]))
+        pair = pd.Series(self.belief.context.copies.pair(rows, self.pairs.image_of[rows]))
         mixed = pd.Series(list(sure.values()), dtype=bool).groupby(pair).transform("nunique") > 1
         return [name for name, both in zip(sure, mixed, strict=True) if both]
 
@@ -435,9 +443,9 @@ def asking_chance(p: Array) -> Array:
     return np.asarray(np.sqrt(p * (1 - p)) + 0.05)
 
 
-def threshold_costs(table: pd.DataFrame) -> dict[str, Array]:
+def threshold_costs(p_wrong: pd.Series) -> dict[str, Array]:
     """Return the expected counts of :attr:`Findings.curves` at thresholds ``t``, (101,) each."""
-    p = np.sort(table["p_wrong"].dropna().to_numpy())
+    p = np.sort(p_wrong.dropna().to_numpy())
     t = np.linspace(0, 1, 101)
     at = np.searchsorted(p, t)
     wrong_kept, dropped = np.concatenate([[0.0], np.cumsum(p)])[at], len(p) - at
@@ -445,9 +453,8 @@ def threshold_costs(table: pd.DataFrame) -> dict[str, Array]:
     return {"t": t, "dropped": dropped, "wrong_kept": wrong_kept, "right_lost": right_lost}
 
 
-def ranked(table: pd.DataFrame) -> Array:
+def ranked(p: Array, score: Array) -> Array:
     """Return ranks by falling P(wrong), then rising score; pairs that cannot be judged come last."""
-    p, score = (table[name].to_numpy() for name in ("p_wrong", "score"))
     order = np.lexsort((score, np.where(np.isnan(p), 0.0, -p), np.isnan(score)))
     rank = np.empty(len(p), np.int64)
     rank[order] = np.arange(1, len(p) + 1)

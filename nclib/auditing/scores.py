@@ -1,23 +1,25 @@
 r"""Scores of fit between captions and pictures; larger fits better.
 
-Every score is a function ``f(pairs, neighbours, captions, images)`` that returns float32, (Q,), for the
-caption rows ``captions`` with the picture rows ``images``. So exchanged pairs are scored exactly as given
-ones are. Symbols: :math:`x_i` picture, :math:`y_j` caption, of unit length.
+Every score is a function ``f(context, captions, images)`` that returns float32, (Q,), for the caption rows
+``captions`` with the picture rows ``images``. So exchanged pairs are scored exactly as given ones are.
+Symbols: :math:`x_i` picture, :math:`y_j` caption, of unit length.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import csr_array
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from nclib.auditing.copies import copies_of
+from nclib.auditing.copies import Copies, find_copies
 from nclib.auditing.neighbours import Neighbours
 from nclib.auditing.pairs import Indices, Pairs, blocks, fold_of
 from nclib.auditing.partners import candidate_edges, solve_plan, temperature
@@ -37,89 +39,116 @@ RANDOM = 512
 MOVED = 0.9
 
 
-def _cosine(pairs: Pairs, rows: Indices, of: Indices) -> Scores:
+@dataclass(frozen=True)
+class Context:
+    """Pairs and their neighbours, and what scores need of both, each found when it is first asked for."""
+
+    pairs: Pairs
+    neighbours: Neighbours
+    random: Random
+
+    @cached_property
+    def copies(self) -> Copies:
+        """Pictures, captions and pairs that occur several times."""
+        return find_copies(self.pairs, self.neighbours)
+
+    @cached_property
+    def edges(self) -> csr_array:
+        """Cosines of the nearest captions and pictures, (M, N)."""
+        return candidate_edges(self.pairs, self.neighbours)
+
+    @cached_property
+    def reg(self) -> float:
+        """Regularisation of plans over the edges."""
+        return temperature(self.neighbours)
+
+    @cached_property
+    def potentials(self) -> tuple[Array, Array]:
+        """Potentials of captions and of pictures of the plan that moves nine tenths of the captions."""
+        usable = self.pairs.usable.astype(float)
+        room = np.bincount(self.pairs.image_of, usable, self.pairs.n_images)
+        plan = solve_plan(self.edges, usable, room, MOVED * usable.sum(), self.reg)
+        return plan.rows, plan.columns
+
+    @cached_property
+    def claims(self) -> NDArray[np.int32]:
+        """Usable captions of each picture, (N, c), padded with -1."""
+        return _captions_of(self.pairs)
+
+    @cached_property
+    def usual_agreement(self) -> float:
+        """Mean agreement of the given captions with their siblings, 0 where no picture has several."""
+        usable = np.flatnonzero(self.pairs.usable)
+        given = _agreement(self, usable, self.pairs.image_of[usable])
+        return float(np.nanmean(given)) if np.isfinite(given).any() else 0.0
+
+
+def cosine_of(pairs: Pairs, rows: Indices, of: Indices) -> Scores:
+    """Return the cosines of captions ``rows`` and pictures ``of``, (Q,)."""
     out = np.empty(len(rows), np.float32)
     for part in blocks(len(rows)):
         out[part] = np.vecdot(pairs.unit_images(of[part]), pairs.unit_captions(rows[part]))
     return out
 
 
-def cosine(pairs: Pairs, neighbours: Neighbours, rows: Indices, of: Indices) -> Scores:
+def cosine(context: Context, rows: Indices, of: Indices) -> Scores:
     r"""Cosine of the two embeddings, :math:`\cos(x_i, y_j)`."""
-    return _cosine(pairs, rows, of)
+    return cosine_of(context.pairs, rows, of)
 
 
-def transport(pairs: Pairs, neighbours: Neighbours, rows: Indices, of: Indices) -> Scores:
+def transport(context: Context, rows: Indices, of: Indices) -> Scores:
     r"""Log mass of the pair by the sparse partial plan over neighbours.
 
     :math:`(\cos(x_i, y_j) + f_j + g_i) / \epsilon` with the potentials of :func:`solve_plan`: every caption
     has mass 1, every picture as much as captions claim it, and nine tenths of the captions move. A popular
     picture or caption has a low potential, so that its high cosines count less.
     """
-    reg = temperature(neighbours)
-
-    def solved() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        edges = neighbours.once("edges", lambda: candidate_edges(pairs, neighbours))
-        usable = pairs.usable.astype(float)
-        room = np.bincount(pairs.image_of, usable, pairs.n_images)
-        plan = solve_plan(edges, usable, room, MOVED * usable.sum(), reg)
-        return plan.rows, plan.columns
-
-    by_caption, by_picture = neighbours.once("potentials", solved)
-    value = cosine(pairs, neighbours, rows, of) / reg + by_caption[rows] + by_picture[of]
+    by_caption, by_picture = context.potentials
+    value = cosine(context, rows, of) / context.reg + by_caption[rows] + by_picture[of]
     return np.maximum(value, -1e3).astype(np.float32)
 
 
-def siblings(pairs: Pairs, neighbours: Neighbours, rows: Indices, of: Indices) -> Scores:
+def siblings(context: Context, rows: Indices, of: Indices) -> Scores:
     r"""Agreement with the K other captions of the picture, near that with the closest of them.
 
     :math:`\frac16 \log \frac1K \sum_n e^{6 \cos(y_j, y_n)}`: other captions may be wrong too. A picture that
     the caption does not claim lends one caption less, as its own do. Without other captions: the mean over
     the given pairs.
     """
-    claims = neighbours.once("claims", lambda: _captions_of(pairs))
-    copies = copies_of(pairs, neighbours)
-
-    def agreement(rows: Indices, of: Indices) -> Scores:
-        out = np.full(len(rows), np.nan, np.float32)
-        for part in blocks(len(rows)):
-            j, n = rows[part], claims[of[part]]
-            known = (n >= 0) & (copies.caption[n] != copies.caption[j, None])
-            _lend_less(known, pairs.image_of[j] != of[part], j)
-            near = np.vecdot(pairs.unit_captions(j)[:, None], _take(pairs.unit_captions, n))
-            total, some = np.where(known, np.exp(SIBLING_SLOPE * near), 0).sum(1), known.any(1)
-            out[part][some] = np.log(total[some] / known[some].sum(1)) / SIBLING_SLOPE
-        return out
-
-    def usual() -> float:
-        usable = np.flatnonzero(pairs.usable)
-        given = agreement(usable, pairs.image_of[usable])
-        return float(np.nanmean(given)) if np.isfinite(given).any() else 0.0
-
-    out = agreement(rows, of)
-    return np.where(np.isnan(out), neighbours.once("siblings", usual), out).astype(np.float32)
+    out = _agreement(context, rows, of)
+    return np.where(np.isnan(out), context.usual_agreement, out).astype(np.float32)
 
 
-def _lend_less(known: NDArray[np.bool_], foreign: NDArray[np.bool_], rows: Indices) -> None:
-    """Leave out one of the known captions, (B, c), of pictures that the captions ``rows`` do not claim."""
-    at = np.flatnonzero(foreign & known.any(1))
-    known[at, rows[at] % known[at].sum(1)] = False
+def _agreement(context: Context, rows: Indices, of: Indices) -> Scores:
+    """Return the score :func:`siblings`, (Q,), NaN of pictures without other captions."""
+    pairs, caption = context.pairs, context.copies.caption
+    out = np.full(len(rows), np.nan, np.float32)
+    for part in blocks(len(rows)):
+        j, n = rows[part], context.claims[of[part]]
+        known = (n >= 0) & (caption[n] != caption[j, None])
+        lender = np.flatnonzero((pairs.image_of[j] != of[part]) & known.any(1))
+        known[lender, j[lender] % known[lender].sum(1)] = False
+        others = pairs.unit_captions(n.reshape(-1)).reshape(*n.shape, -1)
+        near = np.vecdot(pairs.unit_captions(j)[:, None], others)
+        total, some = np.where(known, np.exp(SIBLING_SLOPE * near), 0).sum(1), known.any(1)
+        out[part][some] = np.log(total[some] / known[some].sum(1)) / SIBLING_SLOPE
+    return out
 
 
-def standardised(pairs: Pairs, neighbours: Neighbours, rows: Indices, of: Indices) -> Scores:
+def standardised(context: Context, rows: Indices, of: Indices) -> Scores:
     r"""Doubly standardised cosine, mean of :math:`(c - \mu_j) / \sigma_j` and :math:`(c - \nu_i) / \tau_i`.
 
     Means and deviations are those of the cosines of the caption with 512 random pictures, and of the picture
     with 512 random captions: a weak source, another language and a stock phrase are each compared with
     themselves.
     """
-    return standardised_by(pairs, neighbours.once("random", lambda: with_random(pairs)), rows, of)
+    return standardised_by(context.pairs, context.random, rows, of)
 
 
 def standardised_by(pairs: Pairs, random: Random, rows: Indices, of: Indices) -> Scores:
     """Return the doubly standardised cosine, (Q,), which needs no neighbours."""
     fold, caption, picture = random
-    c = _cosine(pairs, rows, of)
+    c = cosine_of(pairs, rows, of)
     return (
         (c - caption[0, rows]) / caption[1, rows]
         + (c - picture[0, fold[rows], of]) / picture[1, fold[rows], of]
@@ -174,11 +203,7 @@ def _captions_of(pairs: Pairs) -> NDArray[np.int32]:
     return claims
 
 
-def _take(unit: Callable[[Any], Array], rows: NDArray[Any]) -> Array:
-    return unit(rows.reshape(-1)).reshape(*rows.shape, -1)
-
-
-SCORES: dict[str, Callable[[Pairs, Neighbours, Indices, Indices], Scores]] = {
+SCORES: dict[str, Callable[[Context, Indices, Indices], Scores]] = {
     "cosine": cosine,
     "transport": transport,
     "siblings": siblings,
@@ -260,13 +285,7 @@ class Scored:
 
 
 def scored_by(
-    name: str,
-    values: dict[str, Array],
-    captions: Indices,
-    cuts: Array,
-    pairs: Pairs,
-    near: Neighbours,
-    seed: int,
+    name: str, values: dict[str, Array], captions: Indices, cuts: Array, context: Context, seed: int
 ) -> Scored:
     """Return the score ``name`` of some scores: the best of them and their combination for "auto".
 
@@ -276,7 +295,7 @@ def scored_by(
     given, exchanged = slice(cuts[0]), slice(*cuts[:2])
     if len(parts) > 1:
         stacked = np.stack([values[n] for n in parts], 1)
-        join = _cross_fitted(stacked, captions, given, exchanged, copies_of(pairs, near).caption, seed)
+        join = _cross_fitted(stacked, captions, given, exchanged, context.copies.caption, seed)
         values = {**values, "combined": join(stacked, captions)}
     target = np.arange(cuts[1]) < cuts[0]
     measured = {key: auc(value[: cuts[1]], target) for key, value in values.items()}
@@ -287,8 +306,8 @@ def scored_by(
         if len(rows) == 0:
             return np.zeros(0, np.float32)
         if best != "combined" or join is None:
-            return SCORES[best](pairs, near, rows, of)
-        return join(np.stack([SCORES[n](pairs, near, rows, of) for n in parts], 1), rows)
+            return SCORES[best](context, rows, of)
+        return join(np.stack([SCORES[n](context, rows, of) for n in parts], 1), rows)
 
     return Scored(best, fit, np.split(values[best], cuts), measured)
 

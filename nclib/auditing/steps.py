@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
-from functools import partial
 from inspect import signature
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,23 +15,15 @@ from tqdm import tqdm
 
 from nclib.auditing import export, report
 from nclib.auditing.belief import WRONG_FROM, Belief, believe, first_share
-from nclib.auditing.copies import Copies, copies_of, duplicates, first_pair, repeats, what_repeats
+from nclib.auditing.copies import Copies, duplicates, repeats, what_repeats
 from nclib.auditing.embed import read_pairs
 from nclib.auditing.exchanges import draw_queries
 from nclib.auditing.neighbours import Neighbours, find_neighbours
-from nclib.auditing.pairs import Indices, Pairs, from_arrays
-from nclib.auditing.partners import (
-    PROPOSED_FROM,
-    Partners,
-    candidate_edges,
-    find_partners,
-    learn_partners,
-    partner_facts,
-    temperature,
-)
+from nclib.auditing.pairs import Pairs, from_arrays
 from nclib.auditing.patterns import find_patterns, in_runs
-from nclib.auditing.result import COLUMNS, Findings, ranked, threshold_costs
-from nclib.auditing.scores import SCORES, with_random
+from nclib.auditing.proposals import PROPOSED_FROM, Proposals, propose
+from nclib.auditing.result import Findings, ranked, threshold_costs
+from nclib.auditing.scores import SCORES, Context, with_random
 from nclib.auditing.within import grouped
 from nclib.common.checks import check_choice, check_count
 from nclib.common.options import did_you_mean
@@ -185,51 +176,39 @@ def audit(
     if progress and len(pairs) >= SOON and (share := first_share(pairs, random, seed)).value >= 0:
         tqdm.write(f"first answer: {share} of {len(pairs):,} pairs are wrong; now the neighbours", sys.stderr)
     if isinstance(neighbours, Neighbours):
-        near = replace(neighbours.check(pairs), _made={})  # what was made of these lists is of other pairs
-        neighbours = near.pictures.shape[1]
+        near = neighbours.check(pairs)
     else:
         near = find_neighbours(pairs, min(neighbours, LONGEST), work=work, progress=progress)
-    near.once("random", lambda: random)
-    rng = np.random.default_rng(seed)
-    queries = draw_queries(pairs, near, rng)
-    belief = believe(score, pairs, near, queries, seed).among_alike(groups, near)
-    partners = propose(belief, near, one_to_one, rng)
-    found = find_patterns(pairs, near, belief.ends[0], partners.image, partners.placed(belief))
+    context, rng = Context(pairs, near, random), np.random.default_rng(seed)
+    belief = believe(score, context, draw_queries(context, rng), seed).among_alike(groups)
+    proposals = propose(belief, one_to_one, rng)
+    found = find_patterns(pairs, near, belief.ends[0], proposals.image, proposals.placed(belief))
     belief = belief.in_order(in_runs(pairs, found))
-    table, copies = _table(belief, partners), copies_of(pairs, near)
-    names, p_wrong = np.array([*pairs.ids, ""], dtype=object), belief.ends[0]
-    same_image, same_caption = duplicates(pairs, copies)
-    table["image_duplicate_of"], table["caption_duplicate_of"] = names[same_image], names[same_caption]
-    table["reason"] = reasons(belief, copies, same_image >= 0, partners.image >= 0, found)
-    repeated = repeats(pairs, copies, p_wrong)
+    table, repeated = _table(belief, proposals, found), repeats(pairs, context.copies, belief.ends[0])
     result = Audit(
-        pairs=pairs,
-        neighbours=near,
         belief=belief,
         settings={
             "score": score,
-            "neighbours": neighbours,
+            "neighbours": near.pictures.shape[1] if neighbours is near else neighbours,
             "one_to_one": one_to_one,
             "seed": seed,
             "auroc_on_exchanged": belief.scored.auroc,
-            "repeated_from": copies.least,
+            "repeated_from": context.copies.least,
             "partner_least": PROPOSED_FROM,
-            "partner_accuracy_on_planted": partners.accuracy,
+            "partner_accuracy_on_planted": proposals.accuracy,
             "neighbour_recall": near.recall,
-            "plan_violation": partners.plan.plan.violation,
-            "plan_gap": partners.plan.plan.gap,
-            "plan_iterations": partners.plan.plan.iterations,
+            "plan_violation": proposals.plan.plan.violation,
         },
         table=table,
         curves={
             **_curves(*belief.scored.values[:3]),
-            "threshold": threshold_costs(table),
+            "threshold": threshold_costs(table["p_wrong"]),
             "reliability": belief.reliability,
         },
         patterns=found,
-        plan=partners.plan,
-        proposed=partners.image,
-        found=[*([SENTENCES] if pairs.sentences else []), *what_repeats(repeated, copies, pairs)],
+        plan=proposals.plan,
+        proposed=proposals.image,
+        found=[*([SENTENCES] if pairs.sentences else []), *what_repeats(repeated, context.copies, pairs)],
         repeats=repeated,
         groups=[] if groups is None else groups.names,
     )
@@ -249,81 +228,30 @@ def _check_read(source: Any, reader: dict[str, Any], arrays: list[str]) -> None:
         raise TypeError(f"{', '.join(f'{name}=' for name in unread)}: not read beside {beside}; leave it out")
 
 
-def _table(belief: Belief, partners: Proposals) -> pd.DataFrame:
-    """Return the table with scores, probabilities and partners; reasons and duplicates are empty."""
-    pairs = belief.pairs
-    names = range(pairs.n_images) if pairs.pictures is None else pairs.pictures
-    columns = {
-        "id": pairs.ids,
-        "image": np.array([str(i) for i in names], dtype=object)[pairs.image_of],
-        "caption": pairs.texts if pairs.texts is not None else [""] * len(pairs),
-        "score": belief.score,
-    }
-    numbers = ("partner_score", "partner_margin", "partner_mass", "partner_p")
-    empty = {name: np.nan if name in numbers else "" for name in COLUMNS[4:]}
-    table = pd.DataFrame({**columns, **empty}).assign(**belief.columns)
-    table["rank"] = ranked(table)
-    partners.write(table, pairs)
+def _table(belief: Belief, proposals: Proposals, found: list[dict[str, Any]]) -> pd.DataFrame:
+    """Return the table of all pairs, with the source's own columns after ours."""
+    pairs, copies = belief.pairs, belief.context.copies
+    pictures = range(pairs.n_images) if pairs.pictures is None else pairs.pictures
+    names = np.array([*pairs.ids, ""], dtype=object)
+    same_image, same_caption = duplicates(pairs, copies)
+    table = pd.DataFrame(
+        {
+            "id": pairs.ids,
+            "image": np.array([str(i) for i in pictures], dtype=object)[pairs.image_of],
+            "caption": pairs.texts if pairs.texts is not None else "",
+            "score": belief.score,
+            **belief.columns,
+            "rank": ranked(belief.ends[0], belief.score),
+            "reason": reasons(belief, copies, same_image >= 0, proposals.image >= 0, found),
+            **proposals.columns(pairs),
+            "image_duplicate_of": names[same_image],
+            "caption_duplicate_of": names[same_caption],
+        }
+    )
     if pairs.columns is None:
         return table
     own = pairs.columns.rename(columns=lambda name: f"given_{name}" if name in table else name)
     return table.join(own.reset_index(drop=True))
-
-
-class Proposals(NamedTuple):
-    """Other pictures for the captions that are called wrong.
-
-    Parameters
-    ----------
-    plan : Partners
-    rows, scores : ndarray, (Q,)
-        Captions that are called wrong and have a candidate, and their scores with it.
-    p, image : ndarray, (M,)
-        Probability of the candidate, NaN without one, and the row of the picture that is proposed, else -1.
-    accuracy : float or None
-        Share right of what would be proposed for planted exchanges.
-    """
-
-    plan: Partners
-    rows: Indices
-    scores: Array
-    p: Array
-    image: Indices
-    accuracy: float | None
-
-    def placed(self, belief: Belief) -> Indices:
-        """Return the captions that another picture fits, proposed or not.
-
-        A caption without a place scores lower with its best candidate than 95 % of the pairs that look right.
-        """
-        right = belief.score[belief.ends[0] < WRONG_FROM]
-        return self.rows[self.scores >= (np.quantile(right, 0.05) if len(right) else -np.inf)]
-
-    def write(self, table: pd.DataFrame, pairs: Pairs) -> None:
-        """Write the columns of partners into the table."""
-        made = self.image[self.rows] >= 0
-        # The last name is that of a picture which no caption claims.
-        rows, names = self.rows[made], np.array([*pairs.ids, ""], dtype=object)
-        table.loc[rows, "partner_id"] = names[first_pair(pairs)[self.image[rows]]]
-        table.loc[rows, "partner_score"] = self.scores[made].astype(np.float64)
-        table.loc[rows, "partner_margin"] = self.plan.margin[rows]
-        table.loc[rows, "partner_mass"] = self.plan.best_mass[rows]
-        table.loc[rows, "partner_p"] = self.p[rows]
-
-
-def propose(belief: Belief, near: Neighbours, one_to_one: bool, rng: np.random.Generator) -> Proposals:
-    """Search partners, with probabilities that are learnt from as many exchanges as were planted."""
-    pairs, p_wrong = belief.pairs, belief.ends[0]
-    edges, reg = near.once("edges", lambda: candidate_edges(pairs, near)), temperature(near)
-    search = partial(find_partners, pairs, edges=edges, reg=reg, one_to_one=one_to_one)
-    wrong_at = partial(belief.wrong_at, near=near)
-    probability, accuracy = learn_partners(pairs, search, wrong_at, p_wrong, len(belief.queries.planted), rng)
-    plan = search(pairs.image_of, p_wrong=p_wrong)
-    rows = np.flatnonzero((plan.image >= 0) & (p_wrong >= WRONG_FROM))
-    p = np.full(len(pairs), np.nan)
-    p[rows] = probability(partner_facts(plan, rows, wrong_at(rows, plan.image[rows])))
-    image = np.where(p >= PROPOSED_FROM, plan.image, -1)
-    return Proposals(plan, rows, belief.scored.fit(rows, plan.image[rows]), p, image, accuracy)
 
 
 def reasons(

@@ -17,10 +17,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from nclib.auditing.copies import Copies, copies_of, first_of
-from nclib.auditing.neighbours import Neighbours, Side, centres_of, nearest_centres
+from nclib.auditing.copies import Copies, first_of
+from nclib.auditing.neighbours import Side, centres_of, nearest_centres
 from nclib.auditing.pairs import Indices, Pairs, exchange, fold_of
-from nclib.auditing.scores import combination, moments
+from nclib.auditing.scores import Context, combination, moments
 from nclib.auditing.share import FEWEST, FEWEST_OF_KIND, Calibration, Sample, Share, calibrate, interval
 from nclib.common.checks import check_rows
 from nclib.noise import auc
@@ -128,14 +128,13 @@ def grouped(pairs: Pairs, by: str | Sequence[Any]) -> Groups:
 
 
 def within(
-    pairs: Pairs,
-    near: Neighbours,
+    context: Context,
     values: Any,
     of: str,
     right: Array,
     fit: Callable[[Indices, Indices], Array],
     seed: int,
-    least: float = 0,
+    least: float = TOLD_IN_VALUES,
 ) -> Within | None:
     """Return which pairs fit no better than exchanges within their value; None where nothing can be said.
 
@@ -145,8 +144,7 @@ def within(
 
     Parameters
     ----------
-    pairs : Pairs
-    near : Neighbours
+    context : Context
     values : sequence, (M,)
     of : str
         What has the values, in words.
@@ -155,7 +153,7 @@ def within(
     seed : int
     least : float
     """
-    copies, rng = copies_of(pairs, near), np.random.default_rng(seed)
+    pairs, copies, rng = context.pairs, context.copies, np.random.default_rng(seed)
     of_value, names = pd.factorize(pd.Series(values))
     first = pairs.usable & (copies.count > 0)
     size = np.bincount(of_value[first], minlength=len(names))
@@ -210,15 +208,16 @@ def within(
 
 
 def within_clusters(
-    pairs: Pairs, near: Neighbours, right: Array, fit: Callable[[Indices, Indices], Array], seed: int
+    context: Context, right: Array, fit: Callable[[Indices, Indices], Array], seed: int
 ) -> Within | None:
     """Return :func:`within` clusters of pictures, as many as leave given and exchanged pairs apart."""
-    n, k = int(pairs.usable.sum()), MOST_CLUSTERS
+    pairs, k = context.pairs, MOST_CLUSTERS
+    n = int(pairs.usable.sum())
     while k >= FEWEST_CLUSTERS:
         if n >= k * FEWEST_OF_KIND:
             values = _clusters(pairs, pairs.usable_images, k)[pairs.image_of]
             of = f"a similar picture (of {k} clusters)"
-            if (found := within(pairs, near, values, of, right, fit, seed, TOLD_APART)) is not None:
+            if (found := within(context, values, of, right, fit, seed, TOLD_APART)) is not None:
                 return found
         k //= 2
     return None

@@ -18,7 +18,7 @@ from nclib.auditing.belief import believe
 from nclib.auditing.exchanges import draw_queries
 from nclib.auditing.neighbours import Neighbours, find_neighbours
 from nclib.auditing.pairs import FOLDS, WIDTH, exchange, fold_of, from_arrays
-from nclib.auditing.scores import PARTS
+from nclib.auditing.scores import PARTS, Context, with_random
 from nclib.noise import auc
 
 
@@ -94,7 +94,8 @@ def test_every_score_finds_exchanges_with_several_captions_per_picture(name):
     given[:60:2] = (given[:60:2] + 31) % 120
     pairs = from_arrays(images, captions, given)
     near = find_neighbours(pairs, 32, progress=False)
-    assert auc(SCORES[name](pairs, near, np.arange(len(given)), given), given == image_of) > 0.9
+    context = Context(pairs, near, with_random(pairs))
+    assert auc(SCORES[name](context, np.arange(len(given)), given), given == image_of) > 0.9
     if name == "transport":
         assert nclib.audit(pairs, score=name, neighbours=near, progress=False).score == name
 
@@ -126,8 +127,8 @@ def test_the_area_of_a_score_is_that_of_given_over_exchanged_pairs():
     images, captions, _ = made()
     pairs = from_arrays(images, captions)
     near = find_neighbours(pairs, 20, progress=False)
-    queries = draw_queries(pairs, near, np.random.default_rng(0))
-    scored = believe("cosine", pairs, near, queries, 0).scored
+    context = Context(pairs, near, with_random(pairs))
+    scored = believe("cosine", context, draw_queries(context, np.random.default_rng(0)), 0).scored
     given, exchanged, *_ = scored.values
     above = (given[:, None] > exchanged).mean() + 0.5 * (given[:, None] == exchanged).mean()
     assert scored.auroc["cosine"] == pytest.approx(above, abs=1e-12)

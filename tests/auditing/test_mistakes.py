@@ -9,6 +9,7 @@ import nclib
 from nclib.auditing import SCORES
 from nclib.auditing.neighbours import find_neighbours
 from nclib.auditing.pairs import exchange, from_arrays
+from nclib.auditing.scores import Context, with_random
 from nclib.noise import auc
 
 N, D = 900, 48
@@ -149,10 +150,10 @@ def test_a_pair_does_not_vouch_for_itself():
     for _ in range(40):
         images, captions = rng.normal(size=(30, 24)), rng.normal(size=(60, 24))
         pairs = from_arrays(images.astype(np.float32), captions.astype(np.float32), np.arange(60) // 2)
-        near = find_neighbours(pairs, 8, progress=False)
+        context = Context(pairs, find_neighbours(pairs, 8, progress=False), with_random(pairs))
         rows = np.arange(60)
         of = np.concatenate([pairs.image_of, exchange(pairs, rows, rng)])
-        above.append(auc(SCORES["siblings"](pairs, near, np.tile(rows, 2), of), np.repeat([True, False], 60)))
+        above.append(auc(SCORES["siblings"](context, np.tile(rows, 2), of), np.repeat([True, False], 60)))
     assert np.mean(above) == pytest.approx(0.5, abs=0.03)
 
 

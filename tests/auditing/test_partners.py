@@ -31,7 +31,6 @@ def test_the_sparse_plan_solves_the_problem_that_a_general_solver_solves():
     expected = np.exp(value / reg + t[:6, None] + t[6:14] + t[14])
     np.testing.assert_allclose(plan.mass.reshape(6, 8), expected, atol=1e-6)
     assert plan.violation < 1e-8
-    assert abs(plan.gap) < 1e-6
     again = np.exp(value / reg + plan.rows[:, None] + plan.columns)
     np.testing.assert_allclose(again.reshape(-1), plan.mass, rtol=1e-6)
 

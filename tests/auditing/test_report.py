@@ -58,7 +58,7 @@ def made(texts, problems=(), **change):
     table = audit.table.assign(
         **ends, rank=rank, reason="low score", partner_id=[*ids[1:], ""], partner_p=0.8
     )
-    curves = {**audit.curves, "threshold": threshold_costs(table)}
+    curves = {**audit.curves, "threshold": threshold_costs(table["p_wrong"])}
     curves["reliability"] = [(0.05, 0.04, 900), (0.5, 0.55, 40), (0.95, 0.97, 300), (0.7, 0.0, 0)]
     share = Share(0.25, 0.2, 0.3)
     calibration = replace(audit.belief.calibration, share=share, reason="")
