@@ -31,6 +31,7 @@ from nclib.auditing.scores import (
 )
 from nclib.auditing.share import Calibration, Sample, Share, calibrate, interval
 from nclib.auditing.within import Groups, Within, within, within_clusters
+from nclib.auditing.wording import Words
 from nclib.noise import calibration as compare
 
 Array = NDArray[Any]
@@ -53,10 +54,10 @@ FIRST = 20_000
 #: Fewest labels of asked pairs that a share is estimated by; fewest pairs of another file, that theirs is.
 FEWEST_ASKED, FEWEST_ADAPTED = 10, 200
 ASSUMPTION = (
-    "The share is that of captions that do not belong to their picture at all, as captions exchanged at "
-    "random do not. Wrong captions that are related to the picture, such as those of a similar one, look "
-    "right to any embedding: neither share nor probabilities show them. Marks of the pairs whose label "
-    "teaches most show how many there are."
+    "The share is that of {1}s that do not belong to their {0} at all, as {1}s exchanged at random do not. "
+    "Wrong {1}s that are related to the {0}, such as those of a similar one, look right to any embedding: "
+    "neither share nor probabilities show them. Marks of the pairs whose label teaches most show how many "
+    "there are."
 )
 
 
@@ -67,10 +68,13 @@ class BlindSpot(NamedTuple):
     ----------
     near, random : float
         Of captions with one of the eight pictures most similar to their own, and with random ones.
+    words : Words
+        What pictures and captions are called.
     """
 
     near: float
     random: float
+    words: Words = Words()
 
     @property
     def hides(self) -> bool:
@@ -78,10 +82,10 @@ class BlindSpot(NamedTuple):
         return self.near < INVISIBLE
 
     def __str__(self) -> str:
-        hint = ": the share is a lower bound" if self.hides else ""
+        hint, (picture, caption) = ": the share is a lower bound" if self.hides else "", self.words
         return (
-            "Of captions planted on one of the eight most similar pictures this audit finds "
-            f"{self.near:.0%}, of captions planted at random {self.random:.0%}{hint}."
+            f"Of {caption}s planted on one of the eight most similar {picture}s this audit finds "
+            f"{self.near:.0%}, of {caption}s planted at random {self.random:.0%}{hint}."
         )
 
 
@@ -222,7 +226,7 @@ class Belief:
         if self.reason or not len(self.scored.values[2]):
             return None
         called = (self.calibration(self.scored.values[k], self.queries.kinds[k])[0] for k in (2, 1))
-        return BlindSpot(*(float((p >= WRONG_FROM).mean()) for p in called))
+        return BlindSpot(*(float((p >= WRONG_FROM).mean()) for p in called), self.pairs.words)
 
     def by_value(self, names: list[str]) -> pd.DataFrame:
         """Return ``value``, ``pairs`` that can be judged, ``share``, ``low`` and ``high`` of each group."""
@@ -347,7 +351,7 @@ class Belief:
         if self.reason:
             return f"No probabilities: {self.reason}."
         by_person = f" They are corrected by {self.n_marks} labels given by a person." if self.n_marks else ""
-        return ASSUMPTION + by_person
+        return ASSUMPTION.format(*self.pairs.words) + by_person
 
     @property
     def warnings(self) -> list[str]:
@@ -375,7 +379,7 @@ class Belief:
         if area is None or area >= WEAK or not np.isfinite(self.calibration.share.value):
             return ""
         return (
-            "The score hardly tells the given pairs from captions exchanged at random: the area under its "
+            "The score hardly tells the given pairs from those exchanged at random: the area under its "
             f"ROC curve is {area:.2f}, where 1 is perfect and 0.5 is chance. Either most pairs are wrong, or "
             "the embeddings do not fit these data: check some pairs by eye, and try a pretrained model "
             "(--model)."

@@ -198,10 +198,10 @@ def first_pair(pairs: Pairs) -> Array:
 
 def repeats(pairs: Pairs, copies: Copies, p_wrong: Array) -> pd.DataFrame:
     """Return repeated captions and pictures, most frequent first, as :attr:`nclib.auditing.Audit.repeats`."""
-    parts = []
+    parts, (picture, caption) = [], pairs.words
     for kind, many, group, times, names in (
-        ("caption", copies.repeated_caption, copies.said, copies.times, pairs.texts),
-        ("picture", copies.repeated_picture, copies.picture[pairs.image_of], copies.claims, pairs.pictures),
+        (caption, copies.repeated_caption, copies.said, copies.times, pairs.texts),
+        (picture, copies.repeated_picture, copies.picture[pairs.image_of], copies.claims, pairs.pictures),
     ):
         table = pd.DataFrame({"group": group, "times": times, "wrong": p_wrong})[many]
         found = table.groupby("group", as_index=False).agg({"times": "first", "wrong": "mean"})
@@ -212,10 +212,10 @@ def repeats(pairs: Pairs, copies: Copies, p_wrong: Array) -> pd.DataFrame:
 
 def what_repeats(repeats: pd.DataFrame, copies: Copies, pairs: Pairs) -> list[str]:
     """Return sentences about repeated captions and pictures, and about copies of pairs."""
-    found = []
+    found, (picture, caption) = [], pairs.words
     for kind, one, many, others in (
-        ("caption", "caption stands on", "captions stand on", "pictures"),
-        ("picture", "picture has", "pictures have", "captions"),
+        (caption, f"{caption} stands on", f"{caption}s stand on", f"{picture}s"),
+        (picture, f"{picture} has", f"{picture}s have", f"{caption}s"),
     ):
         mine = repeats[repeats["kind"] == kind]
         if len(mine):
@@ -227,5 +227,6 @@ def what_repeats(repeats: pd.DataFrame, copies: Copies, pairs: Pairs) -> list[st
                 said += f"; about {first['wrong']:.0%} of its pairs are wrong"
             found.append(f"{said}.")
     if stored := int((copies.count[pairs.usable] == 0).sum()):
-        found.append(f"{stored:,} pairs repeat picture and caption of an earlier pair; copies count as one.")
+        said = f"{stored:,} pairs repeat {picture} and {caption} of an earlier pair"
+        found.append(f"{said}; copies count as one.")
     return found

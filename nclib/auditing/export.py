@@ -162,7 +162,7 @@ def _facts(audit: Findings) -> dict[str, Any]:
         "not_judged": len(pairs.problems),
         "share": audit.share._asdict(),
         "second_share": audit.second_share and audit.second_share._asdict(),
-        "blind_spot": audit.blind_spot and audit.blind_spot._asdict(),
+        "blind_spot": audit.blind_spot and {"near": audit.blind_spot.near, "random": audit.blind_spot.random},
         "by": audit.by.to_dict("records"),
         "inside": audit.inside and {"of": audit.inside.of, "values": audit.inside.table.to_dict("records")},
         "warnings": audit.warnings,

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from nclib.auditing.wording import OF_TEXTS, Words
 from nclib.common.checks import check_array, check_rows, check_within, has_length
 from nclib.readers import open_array
 from nclib.readers.listing import is_missing
@@ -86,14 +87,13 @@ class Pairs:
     def __post_init__(self) -> None:
         self._check_shapes()
         problems = dict(self.problems)
-        bad_images = _unusable(self.images)
-        for row in np.flatnonzero(bad_images[self.image_of]):
-            problems.setdefault(
-                int(row), f"picture embedding is {what_is_wrong(self.images[self.image_of[row]])}"
-            )
-        bad_captions = _unusable(self.captions)
-        for row in np.flatnonzero(bad_captions):
-            problems.setdefault(int(row), f"caption embedding is {what_is_wrong(self.captions[row])}")
+        bad_images, bad_captions = _unusable(self.images), _unusable(self.captions)
+        for row in np.flatnonzero(bad_images[self.image_of]).tolist():
+            wrong = what_is_wrong(self.images[self.image_of[row]])
+            problems.setdefault(row, f"{self.words.picture} embedding is {wrong}")
+        for row in np.flatnonzero(bad_captions).tolist():
+            wrong = what_is_wrong(self.captions[row])
+            problems.setdefault(row, f"{self.words.caption} embedding is {wrong}")
         if len(problems) == len(self.ids):
             reason, n = Counter(problems.values()).most_common(1)[0]
             raise ValueError(
@@ -161,6 +161,11 @@ class Pairs:
     @property
     def n_images(self) -> int:
         return len(self.images)
+
+    @property
+    def words(self) -> Words:
+        """What the two sides of a pair are called."""
+        return OF_TEXTS if self.sentences else Words()
 
     def unit_images(self, rows: slice | Indices) -> Array:
         """Return rows of unit length, float32; rows that cannot be used are zero."""

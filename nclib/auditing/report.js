@@ -134,7 +134,7 @@
     const [wrong, right, unsure] = counts;
     const said = [];
     if (marks.size) said.push(`${marks.size} marked: ${wrong} wrong, ${right} right, ${unsure} unsure`);
-    if (edits.size) said.push(`${edits.size} caption${edits.size === 1 ? "" : "s"} edited`);
+    if (edits.size) said.push(`${edits.size} text${edits.size === 1 ? "" : "s"} edited`);
     find("#progress").textContent = said.length ? `${said.join("; ")}.` : "Nothing marked yet.";
     find("#save").disabled = !said.length;
     find("#undo").disabled = !steps.length;
@@ -215,7 +215,7 @@
     box.value = edits.get(id) ?? given(card);
     box.rows = 3;
     box.dir = "auto";
-    box.setAttribute("aria-label", "Caption; Enter keeps it, Escape leaves it as it was");
+    box.setAttribute("aria-label", "New text; Enter keeps it, Escape leaves it as it was");
     card.querySelector(".pair").after(box);
     box.focus();
     let open = true;

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from nclib.auditing.belief import WRONG_FROM
 from nclib.auditing.pairs import Pairs
 from nclib.auditing.result import ASKED, Findings
-from nclib.auditing.wording import beginning, explained, percent, settings, verdict
+from nclib.auditing.wording import beginning, kind_of, percent, verdict
 from nclib.common.extras import MissingExtraError, needed_by
 from nclib.common.files import digest, write_atomically
 from nclib.readers import UnreadableError
@@ -107,6 +107,7 @@ def _facts(audit: Findings) -> dict[str, Any]:
         "n_pairs": f"{len(audit.table):,}",
         "n_pictures": f"{len(audit.pairs.images):,}",
         "kind": "sentence" if audit.pairs.sentences else "picture-caption",
+        "words": audit.pairs.words,
         # Without probabilities, as for a few pairs, the order by score remains.
         "stated": bool(np.isfinite(audit.share.value)),
         "weakness": audit.belief.weakness,
@@ -158,7 +159,7 @@ def _contents(audit: Findings, folder: Path) -> dict[str, Any]:
             (reason, f"{n:,}") for reason, n in Counter(pairs.problems.values()).most_common()
         ],
         "there": {path.name for path in folder.glob("*")},
-        "settings": settings(audit.settings),
+        "settings": [(name.replace("_", " "), _setting(value)) for name, value in audit.settings.items()],
     }
     contents["reasons"] = Counter(
         one["kind"] for one in contents["suspects"] + contents["asked"]
@@ -190,6 +191,12 @@ def _figures(audit: Findings) -> dict[str, str]:
         "histogram": histogram(audit.curves, f"score ({audit.score}), larger fits better"),
         "reliability": reliability(audit.curves["reliability"]),
     }
+
+
+def _setting(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_setting(part)}" for name, part in value.items())
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _suspects(audit: Findings) -> list[int]:
@@ -233,9 +240,12 @@ def _card(
     pair = audit.table.iloc[row].to_dict()
     partner = audit.pairs.row_of.get(pair["partner_id"])
     given, other = (None if r is None else _figure(audit, r, pictures) for r in (row, partner))
-    kind, why = explained(pair["reason"])
-    known = pair["p_wrong"] == pair["p_wrong"]
-    said = {"verdict": verdict(pair["p_wrong"]) if known else "", "kind": kind, "why": why}
+    known, reason = pair["p_wrong"] == pair["p_wrong"], pair["reason"]
+    said = {
+        "kind": kind_of(reason),
+        "verdict": verdict(pair["p_wrong"]) if known else "",
+        "why": f"The {audit.pairs.words.caption} {reason}." if known and reason else reason,
+    }
     fits = _fitting(audit, row) if known and partner is None and pair["p_wrong"] >= WRONG_FROM else []
     shown = {"given": given, "partner": other, "fits": fits, "alike": alike.get(row)}
     return {"row": row, "pair": pair, **shown, **said}
@@ -296,7 +306,7 @@ def _thumbnail(pairs: Pairs, picture: int) -> str:
 def summary(audit: Findings) -> str:
     """Return what an audit found in a few lines: the share of wrong pairs, and the first suspects."""
     pairs, share = audit.pairs, audit.share
-    lines = [*audit.warnings, f"{len(pairs):,} pairs of {len(pairs.images):,} pictures"]
+    lines = [*audit.warnings, f"{len(pairs):,} pairs of {len(pairs.images):,} {pairs.words.picture}s"]
     if pairs.problems:
         reasons = Counter(pairs.problems.values()).most_common(PRINTED)
         said = "; ".join(f"{beginning(reason)} ({n:,})" for reason, n in reasons)

@@ -30,7 +30,6 @@ from nclib.common.options import did_you_mean
 from nclib.readers import list_pairs
 
 Array = NDArray[Any]
-SENTENCES = "These are pairs of two texts: a picture is the left text, a caption the right one."
 #: Shortest caption, in words, that is not called very short; longest neighbour list; pairs from which a first
 #: answer is given before the neighbours are searched.
 SHORT, LONGEST, SOON = 2, 4096, 5000
@@ -208,7 +207,7 @@ def audit(
         patterns=found,
         plan=proposals.plan,
         proposed=proposals.image,
-        found=[*([SENTENCES] if pairs.sentences else []), *what_repeats(repeated, context.copies, pairs)],
+        found=what_repeats(repeated, context.copies, pairs),
         repeats=repeated,
         groups=[] if groups is None else groups.names,
     )
@@ -263,6 +262,8 @@ def reasons(
 ) -> Array:
     """Return why a pair is suspect, or cannot be judged, in words, (M,); empty for the others.
 
+    What is said of a suspect continues "The caption ..."; what stands in brackets is said of one pair.
+
     Parameters
     ----------
     belief : Belief
@@ -274,29 +275,31 @@ def reasons(
     """
     # Later ones over earlier ones.
     pairs, suspect = belief.pairs, belief.ends[0] >= WRONG_FROM
-    reason = np.where(suspect, "low score", "").astype(object)
+    picture, caption = pairs.words
+    low, lost = f"fits its {picture} badly", f"fits no {picture} here"
+    reason = np.where(suspect, low, "").astype(object)
     if belief.within is not None:
-        reason[belief.by_value_only] = f"no better than another caption of {belief.within.of}"
-    reason[suspect & copied] = "duplicate picture with another caption"
-    reason[placed] = "better partner elsewhere"
+        reason[belief.by_value_only] = f"fits no better than another {caption} (of {belief.within.of})"
+    reason[suspect & copied] = f"is another one for a {picture} of an earlier pair"
+    reason[placed] = f"fits another {picture} better"
     for one in found:
         rows = [pairs.row_of[name] for name in one["ids"]]
         if one["kind"] == "swap":
-            reason[rows] = [f"swapped with {name}" for name in reversed(one["ids"])]
+            reason[rows] = [f"seems to be exchanged (with that of {name})" for name in reversed(one["ids"])]
         elif one["kind"] == "shift":
-            reason[rows] = f"run of rows shifted by {one['by']:+d} {one['unit']}"
+            reason[rows] = f"lies in a run of shifted rows (by {one['by']:+d} {one['unit']})"
         else:
-            reason[rows] = "no picture fits the caption"
+            reason[rows] = lost
     if pairs.texts is not None:
         words = np.array([len(text.split()) for text in pairs.texts])
-        reason[words < SHORT] = "very short caption"
-        reason[words == 0] = "empty caption"
-    plain = np.isin(reason, ("", "low score", "no picture fits the caption"))
+        reason[words < SHORT] = "is very short"
+        reason[words == 0] = "is empty"
+    plain = np.isin(reason, ("", low, lost))
     for said, many, times in (
-        ("caption stands on {:,} pictures", plain & copies.repeated_caption, copies.times),
-        ("picture has {:,} captions", plain & copies.repeated_picture, copies.claims),
+        (f"stands on many {picture}s", plain & copies.repeated_caption, copies.times),
+        (f"has a {picture} with many {caption}s", plain & copies.repeated_picture, copies.claims),
     ):
-        reason[many] = [said.format(n) for n in times[many]]
+        reason[many] = [f"{said} ({n:,})" for n in times[many]]
     if belief.reason:
         reason[pairs.usable] = belief.reason
     for row, text in pairs.problems.items():

@@ -72,12 +72,15 @@ class Within:
         Probability of each pair, its lower and its upper end; 0 for pairs that are left out.
     share : Share
         Of all pairs that can be judged.
+    caption : str
+        What a caption is called.
     """
 
     of: str
     table: pd.DataFrame
     ends: Array
     share: Share
+    caption: str
 
     @property
     def beyond(self) -> bool:
@@ -87,7 +90,7 @@ class Within:
     def __str__(self) -> str:
         last = self.table.iloc[-1]
         return (
-            f"{self.share} fit no better than another caption of {self.of}, an estimate from "
+            f"{self.share} fit no better than another {self.caption} of {self.of}, an estimate from "
             f"{last['pairs']:,} pairs; clean catalogues show up to {NATURAL:.0%}."
         )
 
@@ -204,7 +207,8 @@ def within(
     same = first_of(copies.pair(use, pairs.image_of[use]))
     ends[:, use] = ends[:, use[same]]  # copies are as likely to be wrong as the first of them
     part = float(number.sum() / pairs.usable.sum())
-    return Within(of, pd.DataFrame(table, columns=columns), ends, Share(*(part * end for end in found.share)))
+    share = Share(*(part * end for end in found.share))
+    return Within(of, pd.DataFrame(table, columns=columns), ends, share, pairs.words.caption)
 
 
 def within_clusters(
@@ -216,7 +220,7 @@ def within_clusters(
     while k >= FEWEST_CLUSTERS:
         if n >= k * FEWEST_OF_KIND:
             values = _clusters(pairs, pairs.usable_images, k)[pairs.image_of]
-            of = f"a similar picture (of {k} clusters)"
+            of = f"a similar {pairs.words.picture} (of {k} clusters)"
             if (found := within(context, values, of, right, fit, seed, TOLD_APART)) is not None:
                 return found
         k //= 2

@@ -112,7 +112,7 @@ def test_marks_that_differ_between_copies_are_named():
     texts[1], captions[1], images[1] = texts[0], captions[0], images[0]
     audit = audited(images, captions, image_of, texts)
     told = audit.tell({"0": "right", "1": "wrong"})
-    assert 'Marks that differ between pairs with the same picture and caption: "0", "1".' in told.findings
+    assert 'Marks that differ between copies of a pair: "0", "1".' in told.findings
 
 
 def test_few_pairs_have_probabilities_by_labels_alone():

@@ -56,7 +56,7 @@ def made(texts, problems=(), **change):
     ends = {"p_wrong": p, "p_low": np.clip(p - 0.05, 0, 1), "p_high": np.clip(p + 0.05, 0, 1)}
     rank = np.argsort(np.argsort(-np.nan_to_num(p, nan=-1))) + 1
     table = audit.table.assign(
-        **ends, rank=rank, reason="low score", partner_id=[*ids[1:], ""], partner_p=0.8
+        **ends, rank=rank, reason="fits its picture badly", partner_id=[*ids[1:], ""], partner_p=0.8
     )
     curves = {**audit.curves, "threshold": threshold_costs(table["p_wrong"])}
     curves["reliability"] = [(0.05, 0.04, 900), (0.5, 0.55, 40), (0.95, 0.97, 300), (0.7, 0.0, 0)]

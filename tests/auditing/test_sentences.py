@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from functools import cache
 from types import SimpleNamespace
@@ -66,9 +67,11 @@ def test_the_command_shows_both_texts_as_texts(tmp_path, capsys):
     assert main([*words, "--keep", "txt"]) == 0
     said = capsys.readouterr().out
     assert "2 could not be judged: the left text is empty (2)" in said
-    assert "pairs of two texts" in said
+    assert "600 pairs of 599 left-hand texts" in said
     page = (tmp_path / "out" / "report.html").read_text("utf8")
     assert "sentence pairs</h1>" in page
+    prose = re.sub(r"<(style|script).*?</\1>|<[^>]*>", " ", page, flags=re.DOTALL)
+    assert not re.search("picture|caption", said + prose, re.IGNORECASE)
     assert "&lt;b&gt;x.png&lt;/b&gt;" in page
     assert "cannot be shown" not in page
     assert not {"n7", "n8"} & set((tmp_path / "out" / "keep.txt").read_text().split())
