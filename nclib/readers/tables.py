@@ -51,6 +51,12 @@ def is_table(source: Any) -> bool:
 
 def read_table(source: Any, hints: Hints) -> Listing:
     """List the pairs of a table, or of all parquet files in a folder."""
+    unread = isinstance(source, pd.DataFrame) or source.is_dir() or kind_of(source) == ".parquet"
+    if hints.encoding is not None and unread:
+        where = "a DataFrame" if isinstance(source, pd.DataFrame) else source
+        raise ValueError(
+            f"encoding={hints.encoding!r}: not read from {where}, whose texts are Unicode; leave it out"
+        )
     if isinstance(source, pd.DataFrame):
         captions_table.check_columns(map(str, source.columns), "the table")
         rows, home = rows_of({str(n): source[n].tolist() for n in source}, "the table", hints), Path()

@@ -377,6 +377,15 @@ def test_embeddings_beside_a_table(tmp_path):
             list_pairs(table, **given)
 
 
+def test_an_encoding_of_what_is_unicode_already_is_refused(tmp_path):
+    frame = pd.DataFrame({"image": ["a.png"], "caption": ["a dog"]})
+    frame.to_parquet(tmp_path / "t.parquet")
+    for source in (frame, tmp_path / "t.parquet", tmp_path):
+        with pytest.raises(ValueError, match="encoding='cp1252': not read from .*Unicode; leave it out"):
+            list_pairs(source, encoding="cp1252")
+        assert len(list_pairs(source).ids) == 1
+
+
 def test_columns_of_an_array_are_refused(tmp_path):
     np.savez(tmp_path / "e.npz", images=np.eye(3), captions=np.eye(3))
     for name in ("caption_column", "encoding"):
