@@ -143,7 +143,7 @@ def test_scores_that_tell_nothing_are_called_weak(material, capsys):
     rng = np.random.default_rng(1)
     np.save(material / "t.npy", rng.normal(size=(N, 16)).astype(np.float32))
     assert main(arguments(material)) == 0
-    assert "hardly tells the given pairs from captions exchanged" in capsys.readouterr().out
+    assert "hardly tells the given pairs from those exchanged" in capsys.readouterr().out
     assert "Weak score." in (material / "report" / "report.html").read_text("utf8")
     np.savez(material / "one.npz", images=np.eye(1, 4), captions=np.eye(1, 4))
     assert main(["audit", str(material / "one.npz"), "--out", str(material / "report")]) == 0
