@@ -381,7 +381,7 @@ def test_an_encoding_of_what_is_unicode_already_is_refused(tmp_path):
     frame = pd.DataFrame({"image": ["a.png"], "caption": ["a dog"]})
     frame.to_parquet(tmp_path / "t.parquet")
     for source in (frame, tmp_path / "t.parquet", tmp_path):
-        with pytest.raises(ValueError, match="encoding='cp1252': not read from .*Unicode; leave it out"):
+        with pytest.raises(ValueError, match=r"encoding='cp1252': not read from .*Unicode; leave it out"):
             list_pairs(source, encoding="cp1252")
         assert len(list_pairs(source).ids) == 1
 
