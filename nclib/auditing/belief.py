@@ -226,7 +226,8 @@ class Belief:
         if self.reason or not len(self.scored.values[2]):
             return None
         called = (self.calibration(self.scored.values[k], self.queries.kinds[k])[0] for k in (2, 1))
-        return BlindSpot(*(float((p >= WRONG_FROM).mean()) for p in called), self.pairs.words)
+        near, random = (float((p >= WRONG_FROM).mean()) for p in called)
+        return BlindSpot(near, random, self.pairs.words)
 
     def by_value(self, names: list[str]) -> pd.DataFrame:
         """Return ``value``, ``pairs`` that can be judged, ``share``, ``low`` and ``high`` of each group."""

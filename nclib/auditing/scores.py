@@ -71,7 +71,7 @@ class Context:
         return plan.rows, plan.columns
 
     @cached_property
-    def claims(self) -> NDArray[np.int32]:
+    def claims(self) -> Array:
         """Usable captions of each picture, (N, c), padded with -1."""
         return _captions_of(self.pairs)
 
@@ -190,7 +190,7 @@ def with_random(pairs: Pairs, reference: Pairs | None = None) -> Random:
     return fold, caption, picture
 
 
-def _captions_of(pairs: Pairs) -> NDArray[np.int32]:
+def _captions_of(pairs: Pairs) -> Array:
     """Return rows of usable captions that claim each picture, (N, c), padded with -1."""
     rows = np.flatnonzero(pairs.usable)
     order = rows[np.argsort(pairs.image_of[rows], kind="stable")]
