@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import numpy as np
 import torch
-from probe_common import Case, Run, main
+from probe_common import Case, Part, Run, main
 from torch import Tensor
 
 import nclib
@@ -129,4 +129,4 @@ def labels(made: Run, case: Case) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    main(__doc__, {"labels": labels}, {"labels": {"protocol": "captions"}})
+    main(__doc__, labels=Part(labels, {"protocol": "captions"}))

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from probe_common import Case, Run, main
+from probe_common import Case, Part, Run, main
 from torch import Tensor
 
 import nclib
@@ -45,4 +45,4 @@ def average(made: Run, case: Case) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    main(__doc__, {"average": average}, {"average": {"protocol": "images"}})
+    main(__doc__, average=Part(average, {"protocol": "images"}))

@@ -16,7 +16,7 @@ from unittest import mock
 
 import numpy as np
 import torch
-from probe_common import Case, Run, main
+from probe_common import Case, Part, Run, main
 from torch import Tensor
 
 from nclib import evaluation
@@ -117,4 +117,4 @@ if __name__ == "__main__":
     cells = itertools.product(METHODS, PAIRS, STARTS)
     each = [dict(zip(("label", "pairs", "start"), cell, strict=True)) for cell in cells]
     each += [{**cell, "lr": SLOW} for cell in each if cell["start"] == "linear"]
-    main(__doc__, {"start": start}, {"start": {"protocol": "images"}}, each)
+    main(__doc__, start=Part(start, {"protocol": "images"}, each))

@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 import torch
 from ncbook.training import words_of
-from probe_common import Case, Run, main
+from probe_common import Case, Part, Run, main
 from torch import Tensor
 
 import nclib
-from nclib.data import Dataset, Split
+from nclib.data import Dataset
 from nclib.evaluation import recall
 from nclib.models import similarity_matrix
 
@@ -45,11 +45,15 @@ def view(network: Any, **changes: Any) -> Any:
     return part.eval()
 
 
-def encode(network: Any, split: Split, images: Any, captions: Any) -> tuple[Any, Any]:
-    """Return the encodings of some pictures and captions of a split."""
-    features, words = split.features(np.asarray(images)), split.captions.batch(np.asarray(captions))
-    with torch.no_grad():
-        return network.encode_images(features), network.encode_captions(words)
+def encoded(network: Any, data: Dataset) -> Iterator[tuple[int, Any, Any]]:
+    """Yield by blocks the first picture, and the encodings of test pictures and of their first captions."""
+    test = data.test
+    for first in range(0, test.n_images, PICTURES):
+        rows = np.arange(first, min(first + PICTURES, test.n_images))
+        captions = test.captions.batch(rows * test.captions_per_image)
+        with torch.no_grad():
+            both = network.encode_images(test.features(rows)), network.encode_captions(captions)
+        yield first, *both
 
 
 def on_object(dataset: Dataset, picture: int) -> Iterator[tuple[int, np.ndarray]]:
@@ -86,10 +90,8 @@ def aligned(network: Any, data: Dataset, **how: Any) -> Iterator[tuple[int, Tens
 
     Of test pictures with their first captions, dustbins included; ``how`` goes to ``alignments``.
     """
-    for first in range(0, data.test.n_images, PICTURES):
-        rows = np.arange(first, min(first + PICTURES, data.test.n_images))
-        v, t = encode(network, data.test, rows, rows * data.test.captions_per_image)
-        own = torch.arange(len(rows))
+    for first, v, t in encoded(network, data):
+        own = torch.arange(len(t.lengths))
         yield first, network.alignments(v, t, **how)[own, own], torch.tensor(t.lengths)
 
 
@@ -131,10 +133,8 @@ def by_passes(network: Any, data: Dataset) -> dict[str, float]:
     """
     found: dict[str, float] = {}
     kernels = []
-    for first in range(0, data.test.n_images, PICTURES):
-        rows = np.arange(first, min(first + PICTURES, data.test.n_images))
-        v, t = encode(network, data.test, rows, rows * data.test.captions_per_image)
-        own = torch.arange(len(rows))
+    for _, v, t in encoded(network, data):
+        own = torch.arange(len(t.lengths))
         s, _, q = network.transport_problem(v, t)
         kernel = torch.exp((s - 1) / network.lam)[own, own] * (q[own, own] > 0)[:, None]
         kernels.append(cells_in_use(kernel))
@@ -164,4 +164,4 @@ def plans(made: Run, case: Case) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    main(__doc__, {"plans": plans}, {"plans": {"model": "omit", "mrate": 0.0, "protocol": "images"}})
+    main(__doc__, plans=Part(plans, {"model": "omit", "mrate": 0.0, "protocol": "images"}))

@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-from probe_common import Case, Run, main
+from probe_common import Case, Part, Run, main
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -66,4 +66,4 @@ def precision(made: Run, case: Case) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    main(__doc__, {"precision": precision}, {"precision": {"model": "saf", "protocol": "images"}})
+    main(__doc__, precision=Part(precision, {"model": "saf", "protocol": "images"}))

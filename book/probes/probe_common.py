@@ -8,7 +8,9 @@ import json
 import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +28,23 @@ PLACES = {"emoji": {"model": "vse", "preset": "quick"}, "f8k": {"model": "bow", 
 SETTINGS = ("batch_size", "warmup_epochs", "epochs", "lr", "method_options", "model_options")
 DIGITS = 5
 FLOOR = 1e-10  # smallest entry of a target, as in L2RM's loss
-MOVED = 0.5  # a row is transported when more than this share of its marginal moved
 
 Case = dict[str, Any]
 Run = Callable[..., Record]
+Measure = Callable[[Run, Case], Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a probe: ``measure(made, case)``, with ``made`` from :func:`run_in`, returns what it finds.
+
+    ``shared`` are conditions that are not given on the command line, over those of the data; each of ``each``
+    are further ones, a row each at every rate and seed.
+    """
+
+    measure: Measure
+    shared: Mapping[str, Any]
+    each: Sequence[Mapping[str, Any]] = ({},)
 
 
 def sym_kl(log_p: Tensor, target: Tensor) -> Tensor:
@@ -67,9 +82,19 @@ def rounded(values: Mapping[str, Any]) -> dict[str, Any]:
     return {k: round(v, DIGITS) if isinstance(v, float) else v for k, v in values.items()}
 
 
-def fill(
-    path: Path, cases: Sequence[Case], measure: Callable[[Run, Case], Mapping[str, Any]], root: str = "data"
-) -> None:
+@cache
+def machine() -> dict[str, Any]:
+    """Return hardware and versions, with the commit whose code is in memory."""
+    return environment(torch.device("cpu"))
+
+
+def save(path: Path, rows: Sequence[Mapping[str, Any]], **settings: Any) -> None:
+    """Write the file of a part: when and where its last rows were made, and all rows."""
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    write(path, {"measured": now, **settings, "environment": machine(), "rows": rows})
+
+
+def fill(path: Path, cases: Sequence[Case], measure: Measure, root: str = "data") -> None:
     """Measure the cases that a file lacks, and write the file after each.
 
     Parameters
@@ -79,20 +104,19 @@ def fill(
     cases : sequence of dict
         Conditions of the runs; a row that has all of them stands.
     measure : callable
-        ``measure(made, case)`` returns the values; ``made`` is from :func:`run_in`.
+        Returns the values, see :class:`Part`.
     root : str
         Folder of data that are not bundled; it is not written.
     """
-    machine = environment(torch.device("cpu"))  # the commit whose code is in memory
+    commit = machine()["commit"]
     for case in cases:
         if any(case.items() <= row.items() for row in map(_plain, rows_in(path))):
             continue
         notes: dict[str, Any] = {}
         with tempfile.TemporaryDirectory() as folder:
             values = measure(run_in(case, root, folder, notes), case)
-        row = {**case, "commit": machine["commit"], **rounded(values), "runs": notes}
-        made = {"measured": datetime.now(UTC).isoformat(timespec="seconds"), "environment": machine}
-        write(path, {**made, "rows": [*rows_in(path), row]})
+        row = {**case, "commit": commit, **rounded(values), "runs": notes}
+        save(path, [*rows_in(path), row])
         print(json.dumps({k: v for k, v in row.items() if k != "runs"}), flush=True)
 
 
@@ -101,25 +125,8 @@ def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in row.items() if not isinstance(v, dict | list)}
 
 
-def main(
-    doc: str | None,
-    parts: Mapping[str, Callable[[Run, Case], Mapping[str, Any]]],
-    shared: Mapping[str, Mapping[str, Any]],
-    each: Sequence[Mapping[str, Any]] = ({},),
-) -> None:
-    """Read the command line of a probe and fill the file of one part.
-
-    Parameters
-    ----------
-    doc : str
-        Docstring of the probe.
-    parts : mapping of str to callable
-        ``measure`` of :func:`fill` by the name of the part, which is that of its file.
-    shared : mapping of str to mapping
-        Conditions of each part that are not given on the command line, over those of the data.
-    each : sequence of mapping
-        Further conditions, a row each at every rate and seed.
-    """
+def main(doc: str | None, **parts: Part) -> None:
+    """Read the command line of a probe and fill the file of one part, which is named as the part is."""
     parser = argparse.ArgumentParser(description=(doc or "").splitlines()[0])
     parser.add_argument("part", choices=tuple(parts))
     parser.add_argument("--dataset", choices=tuple(PLACES), default="emoji")
@@ -128,8 +135,9 @@ def main(
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--out", type=Path, default=MEASURED, help="folder of the JSON files")
     given = parser.parse_args()
-    at = {"dataset": given.dataset, **PLACES[given.dataset], **shared[given.part]}
+    part = parts[given.part]
+    at = {"dataset": given.dataset, **PLACES[given.dataset], **part.shared}
     rates = [at["mrate"]] if "mrate" in at else given.rates
-    places = itertools.product(rates, given.seeds, each)
+    places = itertools.product(rates, given.seeds, part.each)
     cases = [{**at, "mrate": rate, "seed": seed, **one} for rate, seed, one in places]
-    fill(given.out / f"probe_{given.part}.json", cases, parts[given.part], given.root)
+    fill(given.out / f"probe_{given.part}.json", cases, part.measure, given.root)

@@ -1,30 +1,28 @@
-"""What rematching (L2RM) finds, and what its targets are worth: measurements for a chapter.
+"""What rematching (L2RM) finds and costs, and what its targets are worth: for a chapter and three claims.
 
-    python book/probes/rematching.py counts --root data       # seconds: true partners in a batch
-    python book/probes/rematching.py targets --root data      # 12 variants of L2RM at rate 0.6, a minute each
+    python book/probes/rematching.py targets --dataset f8k --root data --rates 0.6   # a minute a row
+    python book/probes/rematching.py rows --rates 0.4 0.6     # two runs a seed and rate, a minute each
 
-``--root`` is the folder of ``nclib data prepare f8k``. Each part writes ``book/measured/probe_PART.json``
-after every run, with commit and machine; runs that the file has are not made again. Low seeds come first, so
-that a stop leaves complete tables.
+``targets``: eight variants of L2RM, with other targets of the mismatched pairs, other batches of them, or
+the true division. ``rows``: L2RM, and L2RM whose rematching loss counts only where the transport moved mass,
+on data with known truth. Writes ``book/measured/probe_PART.json`` after every row.
 
 The variants are subclasses of the method in nclib; the one that changes nothing gives L2RM's own numbers.
 """
 
 from __future__ import annotations
 
-import argparse
 import itertools
-import tempfile
+import statistics
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from probe_common import MEASURED, rounded, rows_in, sym_kl, write
+from probe_common import Case, Part, Run, main, rounded, sym_kl
+from scipy.stats import spearmanr
 from torch import Tensor
 
 import nclib
@@ -32,9 +30,11 @@ from nclib.losses import log_probabilities
 from nclib.methods import Batch, Loop, Steps, Terms, Truth, option, register
 from nclib.methods.base import beside
 from nclib.methods.l2rm import L2RM, L2RMOptions
-from nclib.noise import Mismatch
-from nclib.runs.machine import environment
+from nclib.methods.parts.replacing import relevance_of
+from nclib.runs import epoch_arrays
 from nclib.runs.pair_trainer import PairTrainer
+
+MOVED = 0.5  # a row is transported when more than this share of its marginal moved
 
 # ------------------------------------------------------------------------------------------------- targets
 
@@ -51,13 +51,18 @@ def known_or_flat(partners: Tensor) -> Tensor:
     return torch.where(partners.any(1, keepdim=True), partners, off_diagonal(partners))
 
 
-# Rows of a target (B, B) from the rows of the plan and of the true partners; a row of zeros has no loss.
-TARGETS = {
+def transported(plan: Tensor) -> Tensor:
+    """Return a plan (B, B) without the rows that moved no more than half of their marginal."""
+    return plan * (plan.sum(1, keepdim=True) * len(plan) > MOVED)
+
+
+#: Rows of a target (B, B) from the rows of the plan and of the true partners; a row of zeros has no loss.
+TARGETS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "plan": lambda plan, partners: plan,
+    "transported": lambda plan, partners: transported(plan),
     "uniform": lambda plan, partners: off_diagonal(plan),
     "argmax": lambda plan, partners: one_hot(plan),
     "truth or uniform": lambda plan, partners: known_or_flat(partners),
-    "truth": lambda plan, partners: partners,
 }
 
 
@@ -83,6 +88,7 @@ class Probe(L2RM):
     def begin_epoch(self, loop: Loop) -> Steps:
         assert isinstance(loop, PairTrainer)
         self.rows: list[Tensor] = []
+        self.solving = self.training = 0.0  # CPU seconds: of the transport, of the steps of an epoch
         self.shown = loop.pairs.image_of  # picture of each pair, (N,)
         self.described = torch.as_tensor(loop.pairs.split.image_of)  # picture that its caption describes
         steps = super().begin_epoch(loop)
@@ -94,7 +100,12 @@ class Probe(L2RM):
         if self.options.batches == "partners":
             noisy = self._with_partners(loop, (self.p_clean <= self.options.threshold).nonzero()[:, 0])
             steps = Steps(zip((clean for clean, _ in steps), noisy, strict=False), len(steps))
-        return steps
+        return Steps(self._timed(steps), len(steps))
+
+    def _timed(self, steps: Steps) -> Iterator[Any]:
+        started = time.process_time()
+        yield from steps  # the loop trains before it asks for the next item
+        self.training += time.process_time() - started
 
     def _with_partners(self, loop: Loop, pool: Tensor) -> Iterator[Batch]:
         """Yield batches in which a pair's picture is described by the next pair: one caption a picture."""
@@ -109,27 +120,45 @@ class Probe(L2RM):
     def step(self, loop: Loop, batch: tuple[Batch, Batch | None]) -> Terms:
         clean, noisy = batch
         if self.options.target == "plan" or noisy is None:
-            terms = super().step(loop, batch)
-        else:
-            terms = super().step(loop, (clean, None))
-            self.buffer = noisy.index
-            S = loop.similarity(noisy)
-            plan = self.refine(self._cost(loop, noisy, S.detach()))
-            true, target = self.partners(noisy.index), TARGETS[self.options.target]
-            v2t, t2v = log_probabilities(S, self.options.tau)
-            loss = 0.5 * (sym_kl(v2t, target(plan, true)) + sym_kl(t2v, target(plan.T, true.T)))
-            terms["rematch"] = self.options.rematch_weight * loss.mean()
+            return super().step(loop, batch)
+        terms = super().step(loop, (clean, None))
+        self.buffer = noisy.index
+        S = loop.similarity(noisy)
+        plan = self.refine(self._cost(loop, noisy, S.detach()))
+        loss = exchanged_loss(S, plan, self.partners(noisy.index), self.options.target, self.options.tau)
+        terms["rematch"] = self.options.rematch_weight * loss.mean()
         return terms
 
     @torch.no_grad()
     def refine(self, cost: Tensor) -> Tensor:
+        started = time.process_time()
         plan = super().refine(cost)
+        solved = time.process_time()
         self.rows.append(score_rows(plan, cost, self.partners(self.buffer)))  # of the present batch
+        self.solving += solved - started
+        self.training -= time.process_time() - solved  # L2RM does not look for partners
         return plan
 
     def diagnostics(self, truth: Truth) -> dict[str, Any]:
         found = summary(torch.cat(self.rows)) if self.rows else {}
-        return super().diagnostics(truth) | found
+        return super().diagnostics(truth) | found | {"transport_share": self.solving / self.training}
+
+
+def exchanged_loss(S: Tensor, plan: Tensor, partners: Tensor, target: str, tau: float) -> Tensor:
+    """Return L2RM's rematching loss, (B,), with one of :data:`TARGETS`.
+
+    Parameters
+    ----------
+    S, plan, partners : Tensor, (B, B)
+        Similarities, refined alignment and true partners, images in rows.
+    target : str
+        Name of the target.
+    tau : float
+        Temperature.
+    """
+    v2t, t2v = log_probabilities(S, tau)
+    rows = TARGETS[target]
+    return 0.5 * (sym_kl(v2t, rows(plan, partners)) + sym_kl(t2v, rows(plan.T, partners.T)))
 
 
 COLUMNS = ("right", "partners", "found", "nearest")
@@ -187,126 +216,54 @@ def chained(shown: Tensor, described: Tensor, g: torch.Generator) -> Tensor:
 
 # -------------------------------------------------------------------------------------------------- parts
 
-L2RM_ROWS: dict[str, dict[str, Any]] = {
+VARIANTS: dict[str, dict[str, Any]] = {
     "L2RM": {},
     "dropped": {"rematch_weight": 0.0},
     "uniform": {"target": "uniform"},
     "largest entry": {"target": "argmax"},
     "true partner, else uniform": {"target": "truth or uniform"},
-    "true partner, else dropped": {"target": "truth"},
     "L2RM, partners in the batch": {"batches": "partners"},
-    "true partner, partners in the batch": {"target": "truth", "batches": "partners"},
     "dropped, true division": {"rematch_weight": 0.0, "division": "truth"},
     "L2RM, true division": {"division": "truth"},
-    "uniform, true division": {"target": "uniform", "division": "truth"},
-    "L2RM, cosine cost": {"cost": "cosine"},
 }
-
-
-def count_partners(shown: np.ndarray, described: np.ndarray, batch: int, seed: int) -> dict[str, float]:
-    """Count true partners in batches drawn from the wrong pairs.
-
-    Parameters
-    ----------
-    shown, described : ndarray of int, (N,)
-        Picture that each pair shows, and the one that its caption describes.
-    batch : int
-        B; a last batch that is not full is left out.
-    seed : int
-        Of the order.
-
-    Returns
-    -------
-    dict
-        ``wrong``, the number of wrong pairs; ``batches``; ``with_partner``, the share of pairs whose picture
-        another pair of the batch describes; ``partners``, the mean number of such pairs.
-    """
-    wrong = np.flatnonzero(shown != described)
-    order = np.random.default_rng(seed).permutation(wrong)
-    rows = order[: len(order) // batch * batch].reshape(-1, batch)
-    found = np.concatenate([(shown[r][:, None] == described[r]).sum(1) for r in rows])
-    return {
-        "wrong": len(wrong),
-        "batches": len(rows),
-        "with_partner": float((found > 0).mean()),
-        "partners": float(found.mean()),
-    }
-
-
-def counts(root: str) -> list[dict[str, Any]]:
-    """Count true partners in batches of wrong pairs, by protocol, rate and batch size."""
-    own = nclib.data.load("f8k", root=root).train.image_of
-    rows = []
-    for protocol, rate, seed in itertools.product(("images", "captions"), (0.2, 0.4, 0.6, 0.8), range(3)):
-        noise = Mismatch.draw(own, rate, seed=seed, protocol=protocol)
-        for B in (32, 64, 128, 256, 512):
-            found = count_partners(noise.image_of, own, B, seed)
-            rows.append({"protocol": protocol, "rate": rate, "seed": seed, "batch": B, **found})
-    return rows
-
 
 #: What is kept of every epoch: what the chapter draws.
 CURVES = ("epoch", "phase", "there_found", "there_nearest", "there_chance", "accuracy", "val_rsum")
 
 
-def run(label: str, values: Mapping[str, Any], work: str) -> dict[str, Any]:
-    """Make one run and return what is kept of it."""
-    options = {"out": work, "device": "cpu", "threads": 1, **values}
-    started = time.process_time()
-    record = nclib.run("l2rm_probe", **options, progress=False)
-    seconds = time.process_time() - started
+def targets(made: Run, case: Case) -> dict[str, Any]:
+    """Train a variant, and return its rSum and what its epochs found."""
+    record = made("run", "l2rm_probe", label=None, **VARIANTS[case["label"]])
+    found = {name: record.metrics[name]["rsum"] for name in ("val", "test", "last")}
     epochs = [rounded({k: v for k, v in row.items() if k in CURVES}) for row in record.curves]
-    return {
-        "label": label,
-        "commit": record.environment["commit"],
-        "mrate": record.settings["mrate"],
-        "seed": record.settings["seed"],
-        "model": record.settings["model"],
-        "batch_size": record.settings["batch_size"],
-        "options": record.settings["method_options"],
-        "noise": record.noise["checksum"],
-        "data": record.data["checksum"],
-        "best_epoch": record.best_epoch,
-        "val": round(record.metrics["val"]["rsum"], 2),
-        "test": round(record.metrics["test"]["rsum"], 2),
-        "last": round(record.metrics["last"]["rsum"], 2),
-        "cpu_seconds": round(seconds, 1),
-        "epochs": epochs,
-    }
+    return {"best_epoch": record.best_epoch, **found, "epochs": epochs}
 
 
-SHARED = {"dataset": "f8k", "model": "bow", "preset": "standard", "protocol": "images", "mrate": 0.6}
+def rows(made: Run, case: Case) -> dict[str, float]:
+    """Train L2RM with and without the loss on rows that stayed, and look at the alignments of the first."""
+    whole, part = (made(kind, "l2rm_probe", target=kind) for kind in ("plan", "transported"))
+    found = {"rsum.all": whole.metrics["test"]["rsum"], "rsum.transported": part.metrics["test"]["rsum"]}
+    shares = [row["transport_share"] for row in whole.curves if row["phase"] == "training"]
+    found["transport_share"] = statistics.median(shares)
+    truth = nclib.open_run(whole).trainer.pairs.truth()
+    if truth.relevance is not None:
+        kept = epoch_arrays(whole.folder)
+        found["rank_correlation"] = fit_and_score(kept[max(kept)], truth)
+    return found
 
 
-def save(path: Path, settings: dict[str, Any], rows: list[dict[str, Any]]) -> None:
-    made = {"measured": datetime.now(UTC).isoformat(timespec="seconds"), **settings}
-    machine = {"environment": environment(torch.device("cpu"))}
-    write(path, {**made, **machine, "rows": rows})
+def fit_and_score(arrays: dict[str, np.ndarray], truth: Truth) -> float:
+    """Return the rank correlation of refined alignment and relevance of the given caption.
 
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("part", choices=("counts", "targets"))
-    parser.add_argument("--root", default="data", help="folder of the prepared photographs")
-    parser.add_argument("--out", type=Path, default=MEASURED, help="folder of the JSON files")
-    parser.add_argument("--work", help="folder for checkpoints; a temporary one by default")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--rows", nargs="+", help="labels of the rows to make; all by default")
-    given = parser.parse_args()
-    path = given.out / f"probe_{given.part}.json"
-    if given.part == "counts":
-        save(path, {"dataset": "f8k"}, counts(given.root))
-        return
-    place = {"data_options": {"root": given.root}}
-    with tempfile.TemporaryDirectory() as folder:
-        for seed, label in itertools.product(given.seeds, given.rows or L2RM_ROWS):
-            if any((row["label"], row["seed"]) == (label, seed) for row in rows_in(path)):
-                continue
-            values = {**SHARED, **place, "seed": seed, **L2RM_ROWS[label]}
-            row = run(label, values, given.work or folder)
-            save(path, SHARED, [*rows_in(path), row])
-            print(f"{label:40} seed {seed}  val {row['val']:6.1f}  test {row['test']:6.1f}", flush=True)
+    Over truly mismatched pairs of an epoch. The score of a pair is the largest entry of its picture's row,
+    times the size of the batch: 1 when the whole picture goes to one caption.
+    """
+    pair = torch.as_tensor(arrays["rematch_image"])
+    wrong = ~truth.matched[pair.numpy()]
+    score = (arrays["rematch_mass"] * arrays["rematch_share"])[wrong]
+    return float(spearmanr(score, relevance_of(truth, pair[wrong], pair[wrong]))[0])
 
 
 if __name__ == "__main__":
-    main()
+    shared, each = {"protocol": "images"}, [{"label": name} for name in VARIANTS]
+    main(__doc__, targets=Part(targets, shared, each), rows=Part(rows, shared))
