@@ -19,7 +19,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from gpu_results import seconds_of, stored
 from grid_plan import (
     GRIDS,
     METHOD,
@@ -33,6 +32,7 @@ from grid_plan import (
     plan,
     told,
 )
+from ncbook.gpu import seconds_of, stored
 
 from nclib.common.files import digest, write_atomically
 

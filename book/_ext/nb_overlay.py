@@ -4,6 +4,7 @@
   present code and data is a warning, which ``-W`` turns into a failure.
 * ``{live-run}`` shows the run in ``book/live``, if there is one, beside the stored and the recorded ones.
 * ``{execution-status}`` prints when, where and how long each notebook ran.
+* ``{gpu-results}`` shows what ``make gpu`` measured.
 * A training log is one line that unfolds.
 * "mean ± deviation (seeds)" and the two ends of an interval stay on one line.
 """
@@ -179,6 +180,16 @@ class ExecutionStatus(Lines):
         return status_lines(rows)
 
 
+class GpuResults(Lines):
+    """The section of the page on GPUs that shows what was measured."""
+
+    def lines(self) -> list[str]:
+        from ncbook.gpu import lines_of, stored
+
+        self.env.note_dependency(str(pathlib.Path(self.env.srcdir, "book/measured/bench_gpu.json")))
+        return lines_of(stored())
+
+
 def status_lines(rows: list[list[str]]) -> list[str]:
     """Return the status table in Markdown, after a sentence with what is the same in every row."""
     same = [i for i in range(len(STATUS)) if len({row[i] for row in rows}) == 1] if len(rows) > 1 else []
@@ -267,5 +278,6 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.connect("source-read", overlay)
     app.connect("html-page-context", keep_numbers_together)
     app.add_directive("execution-status", ExecutionStatus)
+    app.add_directive("gpu-results", GpuResults)
     app.add_directive("live-run", LiveRun)
     return {"parallel_read_safe": True}

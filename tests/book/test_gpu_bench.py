@@ -10,11 +10,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import gpu_results
 import grid_plan
 import pytest
 from bench import gpu, gpu_processes
 from ncbook import gpu as cards
+from ncbook import measurements
 from ncbook.measurements import ROOT, measurement
 
 import nclib
@@ -23,10 +23,9 @@ import nclib
 @pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_call_measures_what_the_last_one_left_and_the_page_shows_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    out = tmp_path / gpu_results.STORED
-    out.parent.mkdir(parents=True)
+    out = tmp_path / "gpu.json"
     words = ["--device", "cpu", "--small", "--out", str(out), "--match"]
     assert gpu.main([*words, "^(step/sgr|score/sgr|transport|method/l2rm)"]) == 0
     assert gpu.main([*words, "^(step/sgr|labels/mrl|agree/models|resume)"]) == 0
@@ -37,12 +36,16 @@ def test_a_call_measures_what_the_last_one_left_and_the_page_shows_it(
     (row,) = found["parts"]["resume"]["result"]["rows"]
     assert row["difference"] == 0.0
     assert row["killed after epoch"] < row["of"]
-    shown = "\n".join(gpu_results.lines_of(found))
-    assert all(f"**{gpu_results.TITLES[kind]}**" in shown for kind in ("step", "method", "score", "labels"))
+    shown = "\n".join(cards.lines_of(found))
+    assert all(f"**{cards.TITLES[kind]}**" in shown for kind in ("step", "method", "score", "labels"))
     with pytest.raises(SystemExit, match="in these sizes"):
         gpu.stored(out, small=False)
+    monkeypatch.setattr(measurements, "MEASURED", tmp_path)
+    monkeypatch.setattr(cards, "MEASURED", tmp_path)
+    assert cards.stored() is None
+    measurements.keep(out, "bench_gpu")
     with pytest.raises(ValueError, match="papers' sizes"):
-        gpu_results.stored(tmp_path)
+        cards.stored()
 
 
 @pytest.mark.exhaustive
@@ -75,7 +78,7 @@ def test_a_part_that_fails_is_filed_and_the_next_one_runs(
     assert gpu.main(["--device", "cpu", "--small", "--out", str(out)]) == 1
     found = json.loads(out.read_text("utf8"))
     assert [part["state"] for part in found["parts"].values()] == ["failed", "done"]
-    assert "- step/bad failed: `RuntimeError: a made fault`" in gpu_results.lines_of(found)
+    assert "- step/bad failed: `RuntimeError: a made fault`" in cards.lines_of(found)
 
 
 def test_the_measured_methods_are_those_of_the_declared_runs() -> None:
@@ -109,16 +112,16 @@ def test_hours_of_a_run_by_hand() -> None:
     warm = 5 * 2 * 1133 * 0.04  # epochs, networks, batches of 128, seconds
     training = 40 * (20 / 1280 * 0.6 * pairs * 0.05 + pairs / 2560 * 1.0)
     scored = (45 + 1) * 2 * 1000 * 5000 * (1.0 / 50_000)
-    assert gpu_results.seconds_of(settings, found) == pytest.approx(warm + training + scored)
-    (row,) = gpu_results.hours(found)
+    assert cards.seconds_of(settings, found) == pytest.approx(warm + training + scored)
+    (row,) = cards.hours(found)
     assert row["f30k h"] == pytest.approx((warm + training + scored) / 3600)
     for other in ({"model": "saf"}, {"dataset": "emoji"}):
-        assert gpu_results.seconds_of({**settings, **other}, found) is None
-    half = gpu_results.seconds_of({**settings, "batch_size": 64}, found)
+        assert cards.seconds_of({**settings, **other}, found) is None
+    half = cards.seconds_of({**settings, "batch_size": 64}, found)
     assert half == pytest.approx(warm * 2266 / 2266 + training + scored, rel=1e-3)  # pairs cost the same
     labels = {"labels/mrl": {"epoch_s": 2.0, "pairs": 2173, "batch": 100, "closed_form": False}}
     of_labels = {"noise_rate": 0.2, "method": "mrl", "dataset": "wikipedia", "epochs": 100, "batch_size": 100}
-    assert gpu_results.seconds_of(of_labels, made_results(**labels)) == pytest.approx(200.0)
+    assert cards.seconds_of(of_labels, made_results(**labels)) == pytest.approx(200.0)
 
 
 def test_former_figures_stand_beside_those_of_the_same_parts() -> None:
