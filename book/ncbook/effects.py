@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
+from ncbook import plots
 from ncbook.board import data_name
 from ncbook.compare import Difference, by_seed
 from ncbook.figures import interval, remark
@@ -21,7 +22,6 @@ from ncbook.page import Cell, Table, csv_text
 from ncbook.papers import rows_of
 from ncbook.regime import ONLY_SHORT, SMALL
 from ncbook.runs import Runs, select
-from nclib import plots
 
 
 @dataclass(frozen=True)

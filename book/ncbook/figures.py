@@ -12,6 +12,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from ncbook import plots
 from ncbook.board import noise_name
 from ncbook.compare import Difference, seeds_text, spread
 from ncbook.evidence import best_other
@@ -20,7 +21,6 @@ from ncbook.match import printed_sums, run_of, sum_of
 from ncbook.papers import rows_of
 from ncbook.regime import ONLY_SHORT, SMALL, Place, place_of, place_text, strongest
 from ncbook.runs import Runs, select, usual_value
-from nclib import plots
 
 STYLES = tuple(zip(plots.CYCLE, plots.MARKS, strict=True))
 

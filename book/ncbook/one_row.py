@@ -6,6 +6,7 @@ from typing import Any
 
 import pandas as pd
 
+from ncbook import plots
 from ncbook.compare import mean_text, paired
 from ncbook.layouts import LAYOUTS, Layout, layout_of
 from ncbook.marks import MARKS, marks_of
@@ -14,7 +15,6 @@ from ncbook.page import Cell, Table, csv_text
 from ncbook.regime import groups_of, place_of, place_text
 from ncbook.runs import Runs, select
 from ncbook.tables import reference_of
-from nclib import plots
 
 PRINTED_MODEL = "sgr"  # of the printed rows, where a method is printed with several models
 NONE = "–"

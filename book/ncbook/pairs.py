@@ -9,8 +9,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from ncbook.plots import by_truth, panels
 from nclib.data import Split
-from nclib.plots import by_truth, panels
 
 
 def pairs_by_epoch(
@@ -36,7 +36,7 @@ def pairs_by_epoch(
     xlabel : str
     bins : int
     unit : str
-        As for :func:`~nclib.plots.by_truth`.
+        As for :func:`~ncbook.plots.by_truth`.
     middle : bool
         Draw the epoch half way too.
 

@@ -12,8 +12,8 @@ from typing import Any
 import pandas as pd
 
 import nclib
+from ncbook.plots import reader
 from nclib.common.files import digest
-from nclib.plots import reader
 from nclib.runs.collapse import CURVES, collapse
 from nclib.runs.frame import frame_of, row
 from nclib.runs.record import RECALLS as OF_SUM
@@ -393,7 +393,7 @@ def named(runs: pd.DataFrame) -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        ``label`` is the method, of plain training its loss (:data:`nclib.plots.NAMES`). "L2RM without
+        ``label`` is the method, of plain training its loss (:data:`ncbook.plots.NAMES`). "L2RM without
         rematching" leaves its wrong pairs out; "GCE, averaged" is the mean of two networks trained apart.
 
     Examples

@@ -13,13 +13,13 @@ from matplotlib.figure import Figure
 from pandas.io.formats.style import Styler
 
 import nclib
+from ncbook import plots
 from ncbook.compare import mean_text
 from ncbook.demo import is_stored, kept_arrays, opened, source_of, trained
 from ncbook.marks import WARMUP, explained, in_warmup, marks_of
 from ncbook.notebook import show
 from ncbook.pairs import captioned_pictures
 from ncbook.runs import as_preset, recorded, recorded_run
-from nclib import plots
 from nclib.common.options import rules
 from nclib.data import Dataset, Split
 from nclib.noise import Mismatch
@@ -132,7 +132,7 @@ def beside(
         ``auto`` takes recorded runs and trains what is not recorded; beside a stored run it leaves that out,
         except for the first of ``others``. ``train`` trains all; ``none`` takes no others.
     others : sequence of str
-        Methods and plain losses, by their names in :data:`nclib.plots.NAMES` or as in :func:`nclib.run`. The
+        Methods and plain losses, by their names in :data:`ncbook.plots.NAMES` or as in :func:`nclib.run`. The
         closed form ``linear`` has no model and no schedule.
     **own
         Parameters of the others that differ, such as a schedule of their own.

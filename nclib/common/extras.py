@@ -17,7 +17,6 @@ EXTRA_OF = {
     "ot": "train",
     "pyarrow": "parquet",
     "safetensors": "train",
-    "seaborn": "report",
     "torch": "train",
     "transformers": "pretrained",
     "triton": "gpu",

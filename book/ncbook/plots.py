@@ -5,16 +5,16 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import seaborn as sns
+from matplotlib import pyplot, style
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from numpy.typing import ArrayLike
 
 from nclib.common.checks import check_array, check_choice
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-    from numpy.typing import ArrayLike
 
 # Okabe and Ito's colours: distinguishable with every common form of colour blindness.
 MATCHED, MISMATCHED, ACCENT, THIRD, NEUTRAL = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#7A7A7A"
@@ -59,8 +59,6 @@ NAMES = {
 
 def use() -> None:
     """Set the book's figure style; in a notebook also vector output without dates or random ids."""
-    from matplotlib import style
-
     style.use(Path(__file__).with_name("book.mplstyle"))
     try:
         from IPython import get_ipython
@@ -89,11 +87,9 @@ def panels(
     figure : Figure
     axes : ndarray of Axes, (rows, columns)
     """
-    import matplotlib.pyplot as plt
-
     options.setdefault("layout", "constrained")
-    figure, axes = plt.subplots(rows, columns, figsize=(width, height), squeeze=False, **options)
-    plt.close(figure)
+    figure, axes = pyplot.subplots(rows, columns, figsize=(width, height), squeeze=False, **options)
+    pyplot.close(figure)
     return figure, axes
 
 
@@ -206,8 +202,6 @@ def heatmap(matrix: ArrayLike, axis: Axes, title: str = "", **options: Any) -> N
     ValueError
         When ``matrix`` has not two dimensions.
     """
-    import seaborn as sns
-
     usual = {"cmap": "cividis", "square": True, "cbar": False, "xticklabels": False, "yticklabels": False}
     values = np.asarray(matrix)
     check_array("matrix", values, "numbers or booleans", "n_images", "n_captions")

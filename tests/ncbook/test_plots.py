@@ -2,8 +2,7 @@
 
 import numpy as np
 import pytest
-
-from nclib import plots
+from ncbook import plots
 
 
 def test_heat_maps_show_every_entry():
