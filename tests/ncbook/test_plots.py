@@ -17,3 +17,9 @@ def test_heat_maps_show_every_entry():
 def test_no_method_has_the_colour_of_right_or_wrong():
     used = {colour for colour, _ in plots.METHOD_STYLES.values()}
     assert not used & {plots.MATCHED, plots.MISMATCHED, plots.IMAGES, plots.CAPTIONS}
+
+
+def test_a_method_of_ones_own_has_a_colour_that_no_other_has():
+    known = {colour for colour, _ in plots.METHOD_STYLES.values()}
+    assert plots.method_style("dropped")["color"] not in known
+    assert plots.method_style("plain")["color"] in known
