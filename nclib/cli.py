@@ -26,7 +26,7 @@ from nclib.common.importing import import_own
 from nclib.common.options import Rule, did_you_mean
 
 Words = Sequence[str]
-Command = tuple[str, Callable[[Words], int]]  # a summary, and what takes the words after the command's name
+Command = Callable[[Words], int]  # takes the words after the command's name, and has a docstring
 
 INTERRUPTED = 130  # exit status that a shell gives a command ended by Ctrl-C
 UNREAD = 141  # and one whose output is no longer read, as in ``nclib list | head -1``
@@ -36,9 +36,9 @@ UNREAD = 141  # and one whose output is no longer read, as in ``nclib list | hea
 
 
 def run(words: Words) -> int:
-    """Train one method, test it, leave a record: ``nclib run METHOD [--name value ...]``.
+    """Train one method, test it, leave a record.
 
-    ``nclib run METHOD --help`` lists its parameters. Options of the data and the model are written
+    ``nclib run METHOD [--name value ...]``; ``nclib run METHOD --help`` lists its parameters. Options of the data and the model are written
     ``--data_options.root /data``. ``--import CODE`` loads methods, models or data sets first.
     The same command continues an interrupted run, and prints the results of a finished one.
     """
@@ -154,10 +154,13 @@ def _with_labels(words: Words) -> str:
 
 
 def data(words: Words) -> int:
-    """Make data sets of photographs; tools/data_check.py and data_convert.py are for the papers' data."""
+    """Make data sets of photographs.
+
+    tools/data_check.py and data_convert.py are for the papers' data.
+    """
     from nclib.data import prepare
 
-    return _choose("data", data, words, {"prepare": ("make features of Flickr8K", prepare.main)})
+    return _choose("data", data, words, {"prepare": prepare.main})
 
 
 def catalogue(words: Words) -> int:
@@ -233,21 +236,23 @@ def _importing() -> argparse.ArgumentParser:
 
 
 COMMANDS: dict[str, Command] = {
-    "run": ("train one method, test it, leave a record", run),
-    "audit": ("find the wrong pairs among pictures with captions", audit),
-    "data": ("make data sets of photographs", data),
-    "list": ("list methods, models and data", catalogue),
-    "doctor": ("check versions, device, disk and data of this machine", doctor),
-}
+    "run": run, "audit": audit, "data": data, "list": catalogue, "doctor": doctor,
+}  # fmt: skip
+
+
+def _summary(does: Callable[..., Any]) -> str:
+    """Return the first line of a docstring, as plain text."""
+    return (does.__doc__ or "").partition("\n")[0].replace("``", "").rstrip(".")
 
 
 def _choose(name: str, does: Callable[..., Any], words: Words, commands: Mapping[str, Command]) -> int:
     """Call the command that the first word names with the words after it."""
     width, listed = max(map(len, commands)), _by(Rule(str, choices=tuple(commands)))
+    about = [f"  {k:<{width}}  {_summary(command)}" for k, command in commands.items()]
     parser = argparse.ArgumentParser(
         prog=f"nclib {name}".strip(),
-        description=(does.__doc__ or "").partition("\n")[0],
-        epilog="commands:\n" + "\n".join(f"  {k:<{width}}  {about}" for k, (about, _) in commands.items()),
+        description=_summary(does),
+        epilog="\n".join(["commands:", *about]),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
@@ -259,7 +264,7 @@ def _choose(name: str, does: Callable[..., Any], words: Words, commands: Mapping
         return 2
     chosen = parser.parse_args(words[:1]).command
     with needed_by(parser.prog + f" {chosen}"):
-        return commands[chosen][1](words[1:])
+        return commands[chosen](words[1:])
 
 
 def main(words: Words | None = None) -> int:

@@ -87,7 +87,7 @@ def test_doctor_finds_what_runs_need(capsys, monkeypatch) -> None:
 
 @pytest.mark.parametrize("error", [EOFError, zipfile.BadZipFile, zlib.error, ImportError])
 def test_damaged_files_and_missing_packages_end_as_a_line(error, monkeypatch, capsys):
-    monkeypatch.setitem(cli.COMMANDS, "list", ("", Mock(side_effect=error("what is wrong"))))
+    monkeypatch.setitem(cli.COMMANDS, "list", Mock(side_effect=error("what is wrong")))
     assert cli.main(["list"]) == 2
     said = capsys.readouterr().err
     assert "what is wrong" in said

@@ -115,6 +115,13 @@ def words_of(split: Split, caption: int) -> list[str]:
     return [names[i].strip("<>") for i in split.captions.ids(caption)]
 
 
+def shared_parameters(method: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters among ``given`` with which another method can be run likewise."""
+    of: Any = experiment_of(method)
+    names = {*rules(of.options), *rules(of.schedule), *of.mappings, *of.synonyms}
+    return {name: value for name, value in given.items() if name in names}
+
+
 def beside(
     record: Record,
     given: Mapping[str, Any],
@@ -143,7 +150,7 @@ def beside(
         Name to record, this run first.
     """
     method, store = record.settings["method"], source_of(record)
-    same = {**experiment_of(method).shared(given), **own}
+    same = {**shared_parameters(method, given), **own}
     ours = plots.reader(method)
     compared, origin = {ours: record}, {ours: "this run"}
     for name in others if mode != "none" else ():

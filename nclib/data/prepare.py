@@ -281,10 +281,11 @@ def left_out(names: Sequence[str], what: str) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run ``nclib data prepare`` with the words after it; errors as of :func:`prepare`."""
-    parser = argparse.ArgumentParser(
-        prog="nclib data prepare", description="Make the features of photographs, and a data set of them."
-    )
+    """Make features of Flickr8K's photographs, and a data set of them.
+
+    Errors are those of :func:`prepare`.
+    """
+    parser = argparse.ArgumentParser("nclib data prepare", description="Make features of photographs.")
     parser.add_argument("name", choices=("f8k",), help="Flickr8K; pairs of your own are the data set own")
     parser.add_argument("--images", type=Path, required=True, help="folder of the pictures")
     parser.add_argument("--captions", type=Path, required=True, help="table: columns image and caption")

@@ -12,7 +12,7 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from filelock import BaseFileLock, FileLock
@@ -85,10 +85,8 @@ def digests(folder: Path) -> dict[str, str]:
     return {name: stated for stated, _, name in (line.partition("  ") for line in lines)}
 
 
-def read_checked(path: Path, why: Callable[[Path], str] = lambda path: "") -> bytes:
+def read_checked(path: Path) -> bytes:
     """Return the content of a file, which must have the digest that its folder's list states.
-
-    ``why`` says more about a file that has another one.
 
     Raises
     ------
@@ -103,7 +101,5 @@ def read_checked(path: Path, why: Callable[[Path], str] = lambda path: "") -> by
     if not stated:
         raise ValueError(f"{path} has no digest in {path.parent / LIST}, so it is not read. {ADVICE}")
     if digest(data) != stated:
-        raise ValueError(
-            f"{path} was changed: {path.parent / LIST} states another digest. {why(path)}{ADVICE}"
-        )
+        raise ValueError(f"{path} was changed: {path.parent / LIST} states another digest. {ADVICE}")
     return data

@@ -148,11 +148,6 @@ class Experiment(ABC, Generic[T, D, N]):
             )
         return {**every, **own}
 
-    def shared(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the parameters among ``given`` with which another method can be run likewise."""
-        names = {*rules(self.options), *rules(self.schedule), *self.mappings, *self.synonyms}
-        return {name: value for name, value in given.items() if name in names}
-
     def check(self, values: Mapping[str, Any], extra: Mapping[str, Rule] | None = None) -> dict[str, Any]:
         """Check the values of parameters by name, all at once; None means "as the preset says".
 

@@ -9,12 +9,13 @@ from typing import Any
 
 import torch
 
+from nclib.common.options import Catalogue
 from nclib.runs.experiment import Experiment, place_of
 from nclib.runs.identity import UNSAID
 from nclib.runs.machine import choose_device, device_name, numbers_fixed
 from nclib.runs.options import Settings
 from nclib.runs.tasks import experiment_of
-from nclib.runs.words import settings_table, table, words_of
+from nclib.runs.words import flatten, setting_text, words_of
 
 
 def plan(settings: Settings) -> dict[str, Any]:
@@ -70,14 +71,15 @@ def plan_text(planned: Mapping[str, Any]) -> str:
     """Return what :func:`plan` found in words."""
     p = planned
     steps = f"at most {p['steps']:,}, in {p['epochs']} epochs of {p['pairs']:,} pairs"
-    facts = [
-        ("state", p["state"]),
-        ("noise", p["noise"]),
-        ("steps", steps if p["steps"] else "none, a closed form"),
-        ("device", f"{p['device']}; {p['parameters']:,} parameters"),
-        ("folder", p["folder"]),
-    ]
-    return f"{p['name']}\n{table(facts)}\n\nsettings\n{settings_table(p['settings'])}"
+    facts = {
+        "state": p["state"],
+        "noise": p["noise"],
+        "steps": steps if p["steps"] else "none, a closed form",
+        "device": f"{p['device']}; {p['parameters']:,} parameters",
+        "folder": p["folder"],
+    }
+    settings = {name: setting_text(value) for name, value in flatten(p["settings"]).items()}
+    return f"{p['name']}\n{Catalogue(facts)}\n\nsettings\n{Catalogue(settings)}"
 
 
 def parameters(experiment: Experiment) -> str:

@@ -14,8 +14,8 @@ A table ``robust`` is three files in one folder:
 ``SHA256SUMS``
     The digests of both files, as ``sha256sum -c`` reads them; a table without them is not read.
 
-Each row has the digest that the file of its run had, curves included, so that a change is traced to a run.
-The curves hold the digest of the whole ``robust.csv``, and an edit is noticed though the list is made again.
+Each row has the digest that the file of its run had, curves included; it is compared as a run is loaded. The
+curves hold the digest of the whole ``robust.csv``, and an edit is noticed though the list is made again.
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ from pathlib import Path
 from typing import Any
 
 from nclib.common.files import digest, write_atomically
-from nclib.common.row_writer import some
 from nclib.runs.curves import Curves, Epochs, pack_curves, table_digest
 from nclib.runs.digests import ADVICE, PAUSE, TRIES, read_checked, together
 from nclib.runs.identity import naming
@@ -157,23 +156,18 @@ def rows(table: str | Path) -> list[StoredRun]:
     Raises
     ------
     ValueError
-        When the table has no digest, or not the stated one: the message names the runs that were changed.
+        When the table has no digest, or not the stated one.
     OSError
         When it cannot be read.
     """
     path = Path(table)
     for _ in range(TRIES):
-        data, curves = (
-            read_checked(path, _changed_rows),
-            read_checked(path.with_suffix(".npz"), _changed_rows),
-        )
+        data, curves = read_checked(path), read_checked(path.with_suffix(".npz"))
         if table_digest(curves) == digest(data):
             break
         time.sleep(PAUSE)  # a writer came between
     else:
-        raise ValueError(
-            f"{path} was changed: {path.stem}.npz belongs to another one. {_changed_rows(path)}{ADVICE}"
-        )
+        raise ValueError(f"{path} was changed: {path.stem}.npz belongs to another one. {ADVICE}")
     return list(_rows(path, data, curves))
 
 
@@ -235,23 +229,6 @@ def _cell(value: Any) -> str:
     if bare and value[0] not in '"[{' and value not in WORDS and not NUMBER.fullmatch(value):
         return str(value)
     return json.dumps(value, allow_nan=False)
-
-
-def _changed_rows(path: Path) -> str:
-    """Say which runs of a table do not match their own digests."""
-    try:
-        curves = Curves(path.with_suffix(".npz").read_bytes())
-        changed = []
-        for content, remarks, stated in parse_rows(path.with_suffix(".csv").read_bytes()):
-            own = curves.of(content["name"])
-            whole = {**content, "curves": own}
-            if stated != own_sum(whole) or remarks != as_stored(path, whole).remarks:
-                changed.append(content["name"])
-    except Exception as error:  # damaged content may raise anything
-        return f"It cannot be read either ({error}). "
-    if not changed:
-        return "Each run matches its own digest: rows were added, left out or moved, or the list was edited. "
-    return f"Changed: {some(changed)}. "
 
 
 def write(table: Path, records: Sequence[StoredRun]) -> None:

@@ -1,16 +1,14 @@
-"""Parameters of a run as words of a command line, in both directions, and as tables in plain text."""
+"""Parameters of a run as words of a command line, in both directions, and as plain text."""
 
 from __future__ import annotations
 
 import json
-import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from nclib.common.options import Rule
 
-NUMBER = re.compile(r"[-+]?[\d.,]+|-")
 WORDS = {"true": True, "yes": True, "false": False, "no": False}  # in any case
 
 
@@ -120,26 +118,3 @@ def setting_text(value: object) -> str:
 def value_text(value: object) -> str:
     """Return a value as text, floats as short as they are written."""
     return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def settings_table(settings: Mapping[str, Any]) -> str:
-    """Return settings as a table in plain text, a line each."""
-    return table([(name, setting_text(value)) for name, value in flatten(settings).items()])
-
-
-def table(rows: Sequence[Sequence[str]]) -> str:
-    """Return rows of texts as aligned lines; a column that holds numbers below its head is set to the right.
-
-    Examples
-    --------
-    >>> print(table([("name", "rSum"), ("plain", "98.1"), ("l2rm", "283.0")]))
-    name    rSum
-    plain   98.1
-    l2rm   283.0
-    """
-    columns = []
-    for head, *cells in zip(*rows, strict=True):
-        width = max(map(len, (head, *cells)))
-        right = bool(cells) and all(NUMBER.fullmatch(cell) for cell in cells)
-        columns.append([cell.rjust(width) if right else cell.ljust(width) for cell in (head, *cells)])
-    return "\n".join("  ".join(line).rstrip() for line in zip(*columns, strict=True))

@@ -536,7 +536,7 @@ def test_what_is_recorded_is_told_by_settings(drive, tmp_path, capsys):
     assert "g: 0 of 1 runs recorded" in said
     table = tmp_path / "records" / "of_any_name.csv"
     table.write_text(table.read_text().replace(",0,", ",1,", 1))
-    with pytest.raises(grids.GridError, match=rf"of_any_name\.csv was changed: .*Changed: {made.name}"):
+    with pytest.raises(grids.GridError, match=r"of_any_name\.csv was changed: "):
         drive(SMALL, more=["--list"])
 
 
