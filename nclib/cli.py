@@ -38,9 +38,9 @@ UNREAD = 141  # and one whose output is no longer read, as in ``nclib list | hea
 def run(words: Words) -> int:
     """Train one method, test it, leave a record.
 
-    ``nclib run METHOD [--name value ...]``; ``nclib run METHOD --help`` lists its parameters. Options of the data and the model are written
-    ``--data_options.root /data``. ``--import CODE`` loads methods, models or data sets first.
-    The same command continues an interrupted run, and prints the results of a finished one.
+    ``nclib run METHOD [--name value ...]``; ``nclib run METHOD --help`` lists its parameters. Options of the
+    data and the model are written ``--data_options.root /data``. ``--import CODE`` loads methods, models or
+    data sets first. The same command continues an interrupted run, and prints the results of a finished one.
     """
     from nclib import label_noise, methods
     from nclib.runs import experiment_of
