@@ -22,7 +22,7 @@ CEILINGS = {  # lines of code, without docstrings, comments and blank lines
     ("book/baselines",): 3_830,
     ("book/_ext", "book/bench", "book/probes"): 5_540,
     ("book/teaching",): 330,
-    ("tools",): 1_210,
+    ("tools",): 1_310,
 }
 TREE = 22_350_000  # bytes of all tracked files
 QUIET = {

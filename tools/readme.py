@@ -1,4 +1,4 @@
-"""Write the README's figure, sentences and table from the recorded runs: ``python book/_ext/readme.py``.
+"""Write the README's figure, sentences and table from the recorded runs: ``python tools/readme.py``.
 
 Figure and rows are those of the chapter on losses: its cells are executed here, so that both show the same.
 """
@@ -7,14 +7,18 @@ from __future__ import annotations
 
 import io
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
 import nbformat
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "book" / "_ext"))
+
 from dark_figures import dark
 
-ROOT = Path(__file__).resolve().parents[2]
-BEGIN, END = "<!-- recorded: written by book/_ext/readme.py -->", "<!-- end of recorded -->"
+ROOT = Path(__file__).resolve().parents[1]
+BEGIN, END = "<!-- recorded: written by tools/readme.py -->", "<!-- end of recorded -->"
 CELLS = ("setup", "runs", "two-data", "two-by-two")  # of notebooks/losses.ipynb
 RATES, AT = (0.0, 0.4, 0.6), 0.6
 SETS = {"Flickr8K": "Flickr8K", "product photographs": "products"}  # data of the chapter -> head of a column
