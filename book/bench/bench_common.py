@@ -24,7 +24,6 @@ import torch
 from threadpoolctl import threadpool_limits
 
 from nclib.common.files import write_atomically
-from nclib.common.tokens import Tokens
 from nclib.runs.machine import device_name, environment
 
 #: A turn lasts at least this many seconds.
@@ -81,12 +80,16 @@ def interleave(
     return {name: median(spent) for name, spent in times.items()}, results
 
 
-def random_captions(n: int, words: tuple[int, int], vocabulary: int = 2000) -> Tokens:
+def random_captions(n: int, words: tuple[int, int], vocabulary: int = 2000) -> Any:
     """Return captions of random words; the shortest and longest have ``words`` tokens."""
+    from nclib.data import Captions, Vocabulary  # not in the timed part: data take memory
+    from nclib.data.vocabulary import SPECIAL
+
     rng = np.random.default_rng(0)
-    lengths = tuple(int(x) for x in rng.integers(words[0], words[1] + 1, n))
-    ids = torch.from_numpy(rng.integers(4, vocabulary, (n, max(lengths))))
-    return Tokens(ids * (torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]), lengths)
+    offsets = np.append(0, rng.integers(words[0], words[1] + 1, n).cumsum())
+    known = Vocabulary((*SPECIAL, *(f"w{i}" for i in range(vocabulary - len(SPECIAL)))))
+    tokens = rng.integers(len(SPECIAL), vocabulary, offsets[-1]).astype(np.int32)
+    return Captions(tokens, offsets, known)
 
 
 def print_rows(rows: Sequence[dict[str, Any]], keys: Sequence[str] = ()) -> None:

@@ -5,12 +5,10 @@
 
 A file of the papers' layout, float32 (rows, 36, 2048), is written into a temporary folder, whole, with a
 float16 copy, and removed at the end. Four sources are compared, each in a process of its own: the
-features in ``memory`` (no more than ``--memory`` GB of them), a ``memmap``, the package's ``rows`` of the
-file, and the ``half`` copy. ``loading`` draws one epoch of random batches of 128: ``rows_per_second`` is
-that of the median batch, ``first`` and ``last`` those of the first and last tenth; ``order`` "file" reads
-the rows as they stand, to show what a shuffled copy of the file could gain. ``vm_hwm_mb`` is the
-largest resident set of the process, ``rss_anon_mb`` and ``rss_file_mb`` are its parts at the end: own
-memory, and pages of mapped files.
+features in ``memory`` (no more than 4 GB of them), a ``memmap``, the package's ``rows`` of the file, and the
+``half`` copy. ``loading`` draws one epoch of random batches of 128; ``order`` "file" reads the rows as they
+stand, to show what a shuffled copy of the file could gain. ``vm_hwm_mb`` is the largest resident set of the
+process.
 
 ``steps`` trains VSE (36 regions of 2,048 numbers, 64 dimensions, so that steps are short) and splits the time
 of a step into waiting for its batch and everything else, with and without reading ahead. ``waiting`` is the
@@ -30,17 +28,15 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import numpy as np
 import torch
-from bench_common import command, in_own_process, resident, write_json
+from bench_common import command, in_own_process, random_captions, resident, write_json
 
 from nclib import methods, models
-from nclib.data import Captions, Split, Vocabulary
+from nclib.data import Split
 from nclib.data.rows import RowFile
-from nclib.data.vocabulary import SPECIAL
 from nclib.noise import Mismatch
 from nclib.runs import noisy_pairs
 from nclib.runs.loop import Place
@@ -54,7 +50,7 @@ TIMES = (
 REGIONS, FEATURES, BATCH, EACH = 36, 2048, 128, 5
 CHUNK = 512  # rows written at a time
 FILES = {np.float32: "train_ims.npy", np.float16: "train_ims.f16.npy"}
-WORDS = 1000
+WORDS, MEMORY = 1000, 4.0  # gigabytes that are held at most
 Images = np.ndarray | RowFile
 
 
@@ -97,44 +93,23 @@ def cache(path: Path, warm: bool) -> None:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-def sizes() -> dict[str, float]:
-    """Sizes of this process in MB."""
-    names = {"vm_hwm_mb": "VmHWM", "rss_anon_mb": "RssAnon", "rss_file_mb": "RssFile"}
-    return {name: resident(field) / 1e6 for name, field in names.items()}
-
-
 def split_of(images: Images) -> Split:
     """Random captions of twelve words for the images."""
     n = len(images) * EACH
-    rng = np.random.default_rng(1)
-    tokens = rng.integers(len(SPECIAL), WORDS, (n, 12)).astype(np.int32)
-    words = Vocabulary((*SPECIAL, *(f"w{i}" for i in range(WORDS - len(SPECIAL)))))
-    captions = Captions(tokens.reshape(-1), np.arange(n + 1, dtype=np.int64) * 12, words)
-    return Split("train", images, captions, np.arange(n) // EACH, EACH)
+    return Split("train", images, random_captions(n, (12, 12), WORDS), np.arange(n) // EACH, EACH)
 
 
-def loading(images: Images, random: bool) -> dict[str, Any]:
+def loading(images: Images, random: bool) -> dict[str, float]:
     """Draw one epoch of batches, of random rows or in the order of the file."""
-    split = split_of(images)
-    start = sizes()
-    order = np.arange(len(images))
+    split, order = split_of(images), np.arange(len(images))
     if random:
         order = np.random.default_rng(2).permutation(order)
-    seconds = []
-    for first in range(0, len(order) - BATCH + 1, BATCH):
-        before = time.perf_counter()
-        split.features(order[first : first + BATCH])
-        seconds.append(time.perf_counter() - before)
-    tenth = max(1, len(seconds) // 10)
-    speed = {"first": seconds[:tenth], "last": seconds[-tenth:], "rows_per_second": seconds}
-    return {
-        "batches": len(seconds),
-        "rows_in_source": len(images),
-        **{name: BATCH / median(part) for name, part in speed.items()},
-        "seconds": sum(seconds),
-        "rss_anon_at_start_mb": start["rss_anon_mb"],
-        **sizes(),
-    }
+    batches = order[: len(order) // BATCH * BATCH].reshape(-1, BATCH)
+    began = time.perf_counter()
+    for rows in batches:
+        split.features(rows)
+    seconds = time.perf_counter() - began
+    return {"batches": len(batches), "seconds": seconds, "vm_hwm_mb": resident() / 1e6}
 
 
 def steps(images: Images, n_steps: int, n_ahead: int) -> dict[str, Any]:
@@ -152,28 +127,17 @@ def steps(images: Images, n_steps: int, n_ahead: int) -> dict[str, Any]:
         )  # fmt: skip
         network.train()
         trace: list[tuple[float, float]] = []
-        total = torch.zeros(())
         batches = iter(trainer.batches(purpose="benchmark"))
         for _ in range(n_steps):
             start = time.perf_counter()
             batch = next(batches)
             ready = time.perf_counter()
-            terms = trainer.method.step(trainer, batch)
-            trainer._minimise(terms)
-            total += sum(terms.values()).detach()
+            trainer._minimise(trainer.method.step(trainer, batch))
             trace.append((1e3 * (ready - start), 1e3 * (time.perf_counter() - ready)))
         del batches
     late = np.array(trace[2:])
-    return {
-        "steps": n_steps,
-        "waiting_ms": float(np.median(late[:, 0])),
-        "computing_ms": float(np.median(late[:, 1])),
-        "waiting": float(late[:, 0].sum() / late.sum()),
-        "step_ms": float(late.sum(1).mean()),
-        "loss": float(total) / n_steps,
-        "trace": [[round(a, 1), round(b, 1)] for a, b in trace],
-        **sizes(),
-    }
+    waiting = late[:, 0].sum() / late.sum()
+    return {"waiting": waiting, "trace": np.round(trace, 1).tolist(), "vm_hwm_mb": resident() / 1e6}
 
 
 def one(plan: dict[str, Any]) -> dict[str, Any]:
@@ -189,29 +153,21 @@ def one(plan: dict[str, Any]) -> dict[str, Any]:
 
 def plans(n_steps: int) -> list[dict[str, Any]]:
     """What is measured, in this order."""
-    reading: list[dict[str, Any]] = [
-        {"what": "loading", "source": source, "cache": state, "order": order}
-        for state, order, sources in (
-            ("warm", "random", tuple(SOURCES)),
-            ("cold", "random", ("memmap", "rows", "half")),
-            ("cold", "file", ("rows",)),
-        )
-        for source in sources
+    reading = [("warm", "random", source) for source in SOURCES]
+    reading += [("cold", "random", source) for source in ("memmap", "rows", "half")]
+    reading += [("cold", "file", "rows")]
+    training = [("warm", "memory", 0)]
+    for state in ("warm", "cold"):
+        training += [(state, *how) for how in (("memmap", 0), ("rows", 0), ("rows", 2), ("half", 2))]
+    return [
+        *({"what": "loading", "source": s, "cache": c, "order": order} for c, order, s in reading),
+        *({"what": "steps", "source": s, "cache": c, "n_ahead": n, "steps": n_steps} for c, s, n in training),
     ]
-    train = [{"what": "steps", "source": "memory", "cache": "warm", "n_ahead": 0, "steps": n_steps}]
-    train += [
-        {"what": "steps", "source": source, "cache": state, "n_ahead": n, "steps": n_steps}
-        for state in ("warm", "cold")
-        for source, ahead in (("memmap", (0,)), ("rows", (0, 2)), ("half", (2,)))
-        for n in ahead
-    ]
-    return [*reading, *train]
 
 
 def main() -> None:
     parser = command(__doc__)
     parser.add_argument("--gigabytes", type=float, default=0.5, help="size of the float32 file")
-    parser.add_argument("--memory", type=float, default=4.0, help="most gigabytes held in memory")
     parser.add_argument("--steps", type=int, default=12, help="training steps of each kind")
     parser.add_argument("--folder", type=Path, help="where the files are made; default: the temporary folder")
     parser.add_argument("--one", help=argparse.SUPPRESS)
@@ -222,7 +178,7 @@ def main() -> None:
     if options.out is None:
         parser.error("--out is needed")
     row = REGIONS * FEATURES * 4
-    rows = int(options.gigabytes * 1e9 / row)
+    rows, held = (int(1e9 * gigabytes / row) for gigabytes in (options.gigabytes, MEMORY))
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         free = shutil.disk_usage(folder).free
         if free < 1.6 * rows * row:
@@ -230,9 +186,9 @@ def main() -> None:
         write(Path(folder), rows)
         found: dict[str, list[dict[str, Any]]] = {"loading": [], "steps": []}
         for plan in plans(options.steps):
-            shared = {"folder": folder, "rows_in_memory": min(rows, int(options.memory * 1e9 / row))}
+            shared = {"folder": folder, "rows_in_memory": min(rows, held)}
             done = in_own_process(__file__, "--one", json.dumps(plan | shared))
-            result = {k: v for k, v in plan.items() if k not in ("what", "steps")} | done
+            result = {k: v for k, v in plan.items() if k != "what"} | done
             found[plan["what"]].append(result)
             print(json.dumps({k: v for k, v in result.items() if k != "trace"}), flush=True)
     write_json(options.out, TIMES, rows=rows, gigabytes=rows * row / 1e9, **found)

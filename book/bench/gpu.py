@@ -33,29 +33,25 @@ from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import numpy as np
 import torch
 import torch._inductor.config
-from torch import Tensor, nn
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "_ext"))
 sys.path.insert(0, str(Path(__file__).parent))
 
-from bench_common import write_json
+from bench_common import random_captions, write_json
 from gpu_common import (
     PAPER,
     SMALL,
     Bench,
     Result,
-    Size,
     agree_labels,
     agree_methods,
     agree_models,
     agree_transport,
     build,
-    captions,
     labelled,
-    pictures,
+    model_step,
     prepared,
 )
 from gpu_launches import launches
@@ -63,12 +59,10 @@ from gpu_processes import compile_ahead, measured_alone, resumed
 from gpu_transport import partial_transport, small_problems
 
 import nclib
-from nclib import losses, models
+from nclib import models
 from nclib.common.method import loss_terms
-from nclib.common.precision import arithmetic, products, resolved
-from nclib.common.tokens import Tokens
+from nclib.common.precision import products, resolved
 from nclib.models import compiling, similarity_matrix
-from nclib.runs import optimizers
 from nclib.runs.machine import choose_device, device_name, environment, numbers_fixed
 from nclib.runs.pair_trainer import PairTrainer
 
@@ -105,21 +99,7 @@ def step(name: str, precision: str, bench: Bench) -> Result:
     """A training step of a model in one precision, and how far its compiled scores are from eager ones."""
 
     def one(batch: int) -> Result:
-        model = build(name, bench.size).to(bench.device)
-        images = pictures(batch, bench.size).to(bench.device)
-        tokens = captions(batch, bench.size).to(bench.device)
-        optimizer = optimizers.build("adam", model.parameters(), 2e-4, 0.0)
-
-        def scores() -> Tensor:
-            with arithmetic(precision, bench.device):
-                return model(images, tokens).float()
-
-        def train() -> None:
-            optimizer.zero_grad(set_to_none=True)
-            losses.triplet(scores(), 0.2).sum().backward()
-            nn.utils.clip_grad_norm_(model.parameters(), 2.0)
-            optimizer.step()
-
+        scores, train = model_step(name, precision, batch, bench)
         with products(precision, bench.device):
             found = {"ms": bench.timed(train), "peak_mb": bench.peak_mb()}
             if name in FIRST and not bench.once:
@@ -207,30 +187,16 @@ def label_epochs(method: str, bench: Bench) -> Result:
 # -------------------------------------------------------------------------------------------- (c) scoring
 
 
-class Words:
-    """Random captions, as similarity_matrix asks a split for them."""
-
-    def __init__(self, n: int, size: Size) -> None:
-        self.tokens = captions(n, size)
-        self.lengths = self.tokens.lengths
-
-    def __len__(self) -> int:
-        return len(self.lengths)
-
-    def batch(self, rows: np.ndarray) -> Tokens:
-        lengths = tuple(self.lengths[int(row)] for row in rows)
-        return Tokens(self.tokens.ids[torch.from_numpy(rows), : max(lengths)], lengths)
-
-
 def scoring(name: str, n_images: int, n_captions: int, precision: str, bench: Bench) -> Result:
     """All similarities of a test set, encoding included, the matrix on the host at the end."""
     size, precision = bench.size, resolved(precision, bench.device)
     model = build(name, size).to(bench.device).eval()
+    captions = random_captions(n_captions, size.words, size.vocabulary)
     images = torch.empty(n_images, size.regions, size.features, device=bench.device).normal_()
 
-    def seconds(captions: int) -> float:
+    def seconds(n: int) -> float:
         features = lambda rows: images[int(rows[0]) : int(rows[-1]) + 1]  # noqa: E731
-        split = SimpleNamespace(images=images, features=features, captions=Words(captions, size))
+        split = SimpleNamespace(images=images, features=features, captions=captions.take(range(n)))
         began = bench.now()
         similarity_matrix(model, split, device=bench.device, batch_size=BLOCK, precision=precision)
         return bench.now() - began
@@ -362,7 +328,7 @@ def measure(out: Path, asked: argparse.Namespace, chosen: dict[str, Part]) -> in
             os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", f"{folder}/graphs")
             os.environ.setdefault("TRITON_CACHE_DIR", f"{folder}/kernels")
             free = torch.cuda.mem_get_info(device)[0] / 1e9
-            found["ahead"] = compile_ahead(left, call, free, asked.workers, asked.ahead_limit, bench.folder)
+            found["ahead"] = compile_ahead(left, call, free, asked.workers, asked.ahead_limit)
             write_json(out, **found)
         for name in left:
             rest, own = asked.budget - (time.monotonic() - began), name in ALONE and device.type == "cuda"

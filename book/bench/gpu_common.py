@@ -31,10 +31,10 @@ from bench_common import NO_DROPOUT, random_captions
 
 from nclib import label_noise, losses, methods, models, ot
 from nclib.common.method import loss_terms
-from nclib.common.precision import resolved
+from nclib.common.precision import arithmetic, resolved
 from nclib.common.tokens import Tokens
 from nclib.methods.coteaching import CoTeaching, Division
-from nclib.runs import experiment_of, resolve
+from nclib.runs import experiment_of, optimizers, resolve
 from nclib.runs.loop import OUT_OF_MEMORY
 from nclib.runs.pair_trainer import PairTrainer
 
@@ -156,12 +156,33 @@ def build(name: str, size: Size) -> Any:
 
 
 def captions(n: int, size: Size) -> Tokens:
-    return random_captions(n, size.words, size.vocabulary)
+    return random_captions(n, size.words, size.vocabulary).batch(range(n))
 
 
 def pictures(n: int, size: Size) -> Tensor:
     """Return random region features on the CPU."""
     return torch.randn(n, size.regions, size.features, generator=torch.Generator().manual_seed(0))
+
+
+def model_step(
+    name: str, precision: str, batch: int, bench: Bench
+) -> tuple[Callable[[], Tensor], Callable[[], None]]:
+    """Return the scores of a batch on the device by a model, and a training step with them."""
+    model = build(name, bench.size).to(bench.device)
+    images, tokens = (made(batch, bench.size).to(bench.device) for made in (pictures, captions))
+    optimizer = optimizers.build("adam", model.parameters(), 2e-4, 0.0)
+
+    def scores() -> Tensor:
+        with arithmetic(precision, bench.device):
+            return model(images, tokens).float()
+
+    def train() -> None:
+        optimizer.zero_grad(set_to_none=True)
+        losses.triplet(scores(), 0.2).sum().backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 2.0)
+        optimizer.step()
+
+    return scores, train
 
 
 def planted(model: str, size: Size) -> dict[str, Any]:

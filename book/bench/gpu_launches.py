@@ -7,20 +7,17 @@ from __future__ import annotations
 
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
-from gpu_common import Bench, Result, build, captions, pictures, prepared
-from torch import nn
+from gpu_common import Bench, Result, model_step, prepared
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from nclib import losses
 from nclib.common.method import loss_terms
-from nclib.common.precision import arithmetic, products, resolved
-from nclib.runs import optimizers
+from nclib.common.precision import products, resolved
 
 WARM, STEPS = 3, 4
 COUNTED = {  # calls of the runtime by what they are
@@ -35,8 +32,8 @@ COUNTED = {  # calls of the runtime by what they are
 
 def launches(bench: Bench) -> Result:
     """Calls of one step of L2RM with SGR after warm-up, and of SGR and SAF alone, in TF32."""
-    steps = {"l2rm sgr": l2rm_steps, "sgr": model_steps("sgr"), "saf": model_steps("saf")}
-    return {"rows": [{"step": name, **counted(made(bench), bench)} for name, made in steps.items()]}
+    steps = {"l2rm sgr": l2rm_steps(bench)} | {name: model_steps(name, bench) for name in ("sgr", "saf")}
+    return {"rows": [{"step": name, **counted(each, bench)} for name, each in steps.items()]}
 
 
 def l2rm_steps(bench: Bench) -> Iterator[None]:
@@ -54,25 +51,14 @@ def l2rm_steps(bench: Bench) -> Iterator[None]:
                 yield
 
 
-def model_steps(name: str) -> Callable[[Bench], Iterator[None]]:
-    """Return the steps of a model with the hardest triplet loss, as ``gpu.step`` takes them."""
-
-    def steps(bench: Bench) -> Iterator[None]:
-        model, size = build(name, bench.size).to(bench.device), bench.size
-        images, tokens = (x(size.batch, size).to(bench.device) for x in (pictures, captions))
-        optimizer = optimizers.build("adam", model.parameters(), 2e-4, 0.0)
-        precision = resolved("auto", bench.device)
-        while True:
-            with products(precision, bench.device):
-                optimizer.zero_grad(set_to_none=True)
-                with arithmetic(precision, bench.device):
-                    scores = model(images, tokens).float()
-                losses.triplet(scores, 0.2).sum().backward()
-                nn.utils.clip_grad_norm_(model.parameters(), 2.0)
-                optimizer.step()
-            yield
-
-    return steps
+def model_steps(name: str, bench: Bench) -> Iterator[None]:
+    """Take training steps of a model alone."""
+    precision = resolved("auto", bench.device)
+    _, train = model_step(name, precision, bench.size.batch, bench)
+    while True:
+        with products(precision, bench.device):
+            train()
+        yield
 
 
 class ItemCallers(TorchDispatchMode):

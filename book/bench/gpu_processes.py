@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,24 +17,13 @@ from torch import Tensor
 from nclib.runs import checkpoint
 from nclib.runs.loop import CHECKPOINT
 
-#: Memory of a process in GB, by the start of its part's name; those that are not named compile nothing.
-MEMORY_GB = {
-    "step/sgr": 7.0, "step/saf": 7.0, "step/imram": 5.0, "step/omit": 2.0, "step/": 3.0, "method/": 9.0,
-    "score/": 3.0, "transport/partial": 1.0, "launches": 9.0,
-}  # fmt: skip
-OWN = ("launches", "transport/partial 256")  # has the graphs of others; has no kernel
-SPARE_GB = 2.0  # of the free memory, for what the figures above leave out
-
-
-def memory_of(part: str) -> float:
-    """Return the memory in GB that a part takes while it compiles; 0 where it compiles nothing of its own."""
-    if part in OWN or part.startswith("step/vse"):
-        return 0.0
-    return next((gb for start, gb in MEMORY_GB.items() if part.startswith(start)), 0.0)
+COMPILING = ("step/", "method/", "score/", "transport/partial")  # starts of names of parts that compile
+NOT = ("step/vse", "transport/partial 256")  # but these do not
+GB = 9.0  # memory of a process that compiles, at most
 
 
 def compile_ahead(
-    parts: list[str], call: list[str], free: float, workers: int, limit: float, folder: Path
+    parts: list[str], call: list[str], free: float, workers: int, limit: float
 ) -> dict[str, Any]:
     """Compute parts once, each in a process, as many at once as workers and memory allow, until the limit.
 
@@ -45,45 +35,39 @@ def compile_ahead(
         Command that takes ``--ahead PART``.
     free, workers, limit : float, int, float
         Free memory of the card in GB; most processes at once; seconds.
-    folder : Path
-        For what the processes say.
 
     Returns
     -------
     dict
         By part: the seconds it took; what went wrong; or that it was stopped.
     """
-    waiting = [part for part in parts if memory_of(part)]
-    free -= SPARE_GB
-    running: dict[str, tuple[subprocess.Popen[str], Path, float]] = {}
-    report: dict[str, Any] = {}
-    began = time.monotonic()
-    env = {**os.environ, "TORCHINDUCTOR_COMPILE_THREADS": "2"}
-    while (waiting or running) and time.monotonic() - began < limit:
-        for part, (process, said, start) in list(running.items()):
-            if process.poll() is None:
-                continue
-            del running[part]
-            free += memory_of(part)
-            report[part] = round(time.monotonic() - start, 1)
-            if process.returncode:
-                report[part] = f"failed: {said.read_text('utf8').strip().splitlines()[-1:]}"
-            print(f"ahead  {report[part]} {part}", flush=True)
-        for part in list(waiting):
-            if len(running) < workers and memory_of(part) <= free:
-                said = folder / f"ahead{len(waiting)}.txt"
-                with said.open("w", encoding="utf8") as to:
-                    words = [*call, "--ahead", part]
-                    process = subprocess.Popen(words, env=env, stdout=to, stderr=to, text=True)
-                running[part] = process, said, time.monotonic()
-                waiting.remove(part)
-                free -= memory_of(part)
-        time.sleep(0.1)
-    for part, (process, *_) in running.items():
-        process.kill()
-        process.wait()
-        report[part] = "stopped at the limit"
-    return report
+    end, env = time.monotonic() + limit, {**os.environ, "TORCHINDUCTOR_COMPILE_THREADS": "2"}
+
+    def compute(part: str) -> float | str | None:
+        began = time.monotonic()
+        if began >= end:
+            return None
+        try:
+            subprocess.run(
+                [*call, "--ahead", part],
+                env=env,
+                capture_output=True,
+                text=True,
+                timeout=end - began,
+                check=True,
+            )
+            report: float | str = round(time.monotonic() - began, 1)
+        except subprocess.CalledProcessError as error:
+            report = f"failed: {error.stderr.strip().splitlines()[-1:]}"
+        except subprocess.TimeoutExpired:
+            report = "stopped at the limit"
+        print(f"ahead  {report} {part}", flush=True)
+        return report
+
+    waiting = [part for part in parts if part.startswith(COMPILING) and not part.startswith(NOT)]
+    with ThreadPoolExecutor(max(1, min(workers, int(free / GB)))) as pool:
+        reports = dict(zip(waiting, pool.map(compute, waiting), strict=True))
+    return {part: report for part, report in reports.items() if report is not None}
 
 
 def measured_alone(part: str, call: list[str], seconds: float) -> dict[str, Any]:

@@ -197,7 +197,7 @@ def training_step(name: str, small: bool) -> Operation:
     sizes |= zip(("embed_dim", "sim_dim", "word_dim"), widths, strict=True)
     torch.manual_seed(0)
     model = models.build(name, **sizes, **NO_DROPOUT.get(name, {}))
-    images, tokens = torch.randn(n, regions, features), random_captions(n, words)
+    images, tokens = torch.randn(n, regions, features), random_captions(n, words).batch(range(n))
     pull = torch.randn(n, n)  # gradient of the scores
 
     def step(scores: Call) -> None:

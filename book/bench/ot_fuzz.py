@@ -70,17 +70,14 @@ def draw(rng: np.random.Generator) -> dict[str, Any]:
 
 def solve(problem: dict[str, Any], formulation: str) -> nclib.ot.Transport:
     """Solve it; ``plain`` problems leave the weights to their default."""
-    cost, mask, reg = problem["cost"], problem["mask"], problem["reg"]
+    cost, p, q, how = problem["cost"], problem["p"], problem["q"], {k: problem[k] for k in ("reg", "mask")}
     if formulation == "balanced":
-        return nclib.ot.sinkhorn(cost, problem["p"], problem["q"] / problem["q"].sum(), reg=reg, mask=mask)
+        return nclib.ot.sinkhorn(cost, p, q / q.sum(), **how)
+    weights, share = [p, q], problem["share"]
     if problem["plain"]:
-        n, m = cost.shape
-        rows, cols = (torch.full((k,), 1 / k, dtype=torch.float64) for k in (n, m))
-        mass = problem["share"] * float(nclib.ot.max_flow(mask, rows, cols)) * (1 - 1e-6)
-        return nclib.ot.partial_sinkhorn(cost, mass, reg=reg, mask=mask)
-    p, q = problem["p"], problem["q"]
-    mass = problem["share"] * float(nclib.ot.max_flow(mask, p, q))
-    return nclib.ot.partial_sinkhorn(cost, mass, p, q, reg=reg, mask=mask)
+        weights, share = [torch.full_like(x, 1 / len(x)) for x in (p, q)], share * (1 - 1e-6)
+    mass = share * float(nclib.ot.max_flow(problem["mask"], *weights))
+    return nclib.ot.partial_sinkhorn(cost, mass, *([] if problem["plain"] else weights), **how)
 
 
 def faults(t: nclib.ot.Transport, mask: Tensor) -> list[str]:
@@ -90,12 +87,10 @@ def faults(t: nclib.ot.Transport, mask: Tensor) -> list[str]:
     found = []
     if bool((t.plan < 0).any()) or bool((t.plan[~mask] != 0).any()):
         found.append("negative, or through a forbidden entry")
-    if bool(t.converged):
-        if float(t.mass_error) > MASS:
-            found.append("mass")
-        c, limit = t.certify(), SUMS[t.plan.dtype]
-        if float(c.row_violation) > limit or float(c.col_violation) > limit:
-            found.append("sums")
+    if t.converged:
+        evidence = t.certify()
+        found += ["mass"] * (float(t.mass_error) > MASS)
+        found += ["sums"] * (max(evidence.row_violation, evidence.col_violation) > SUMS[t.plan.dtype])
     return found
 
 
@@ -117,19 +112,18 @@ def main() -> int:
                 raise
             counts["refused as infeasible"] += 1
             continue
-        counts["converged" if t.converged else "not converged"] += 1
+        state = "converged" if t.converged else "not converged"
+        counts[state] += 1
         if t.converged:
             worst = max(worst, float(t.mass_error))
-        for fault in faults(t, problem["mask"]):
-            bad += 1
-            print(f"problem {k} of seed {options.seed}, {formulation}, {t.plan.dtype}: {fault}")
-        if not t.converged:
-            print(f"problem {k}, {formulation}, {t.plan.dtype}, share {problem['share']:.3g}: not converged")
-    print(dict(counts), f"faults: {bad}; largest mass error of a converged plan: {worst:.1e}")
-    seconds = time.process_time() - began
-    print(f"{seconds:.0f} s of CPU time")
+        wrong = faults(t, problem["mask"])
+        bad += len(wrong)
+        if wrong or not t.converged:
+            print(f"problem {k}, {formulation}, {t.plan.dtype}: {', '.join([state, *wrong])}")
+    found = {"counts": counts, "faults": bad, "largest_mass_error": worst}
+    found["cpu_seconds"] = time.process_time() - began
+    print(found)
     if options.out:
-        found = {"counts": counts, "faults": bad, "largest_mass_error": worst, "cpu_seconds": seconds}
         write_json(options.out, TIMES, **found, problems=options.problems, seed=options.seed)
     return int(bad > 0)
 

@@ -50,18 +50,18 @@ def test_a_call_measures_what_the_last_one_left_and_the_page_shows_it(
 
 @pytest.mark.exhaustive
 @pytest.mark.slow
-def test_parts_compile_ahead_in_processes_that_fit_the_memory(tmp_path: Path) -> None:
+def test_parts_compile_ahead_in_processes_that_fit_the_memory() -> None:
     call = [sys.executable, gpu.__file__, "--device", "cpu", "--small"]
 
-    def ahead(*parts: str, free: float, limit: float) -> dict[str, Any]:
-        return gpu_processes.compile_ahead(list(parts), call, free, 2, limit, tmp_path)
+    def ahead(*parts: str, limit: float) -> dict[str, Any]:
+        return gpu_processes.compile_ahead(list(parts), call, 20.0, 8, limit)
 
-    report = ahead("transport/partial 8", "step/none", "step/vse_inf tf32", free=10.0, limit=60)
+    report = ahead("transport/partial 8", "step/none", "step/vse_inf tf32", limit=60)
     assert isinstance(report.pop("transport/partial 8"), float)
     assert "KeyError: 'step/none'" in report.pop("step/none")
     assert not report  # VSE-infinity compiles nothing
-    assert ahead("step/sgr tf32", free=4.0, limit=0.5) == {}
-    assert ahead("step/sgr tf32", free=9.0, limit=0.5) == {"step/sgr tf32": "stopped at the limit"}
+    left = ("step/saf fp32", "step/saf bf16", "step/saf tf32")  # two fit the memory
+    assert ahead(*left, limit=0.5) == dict.fromkeys(left[:2], "stopped at the limit")
     rows = gpu_processes.measured_alone("transport/partial 8", call, seconds=60)["rows"]
     assert {row["stop"] for row in rows if row["difference"] == 0} == {"published", "accurate"}
 
