@@ -197,7 +197,7 @@ class Lengths(Matcher):
     def encode_captions(self, tokens):
         return CaptionEncoding(torch.tensor(tokens.lengths)[:, None].float(), tokens.lengths)
 
-    def similarity(self, images, captions, *, logits=False, chunk=None):
+    def similarity(self, images, captions, *, logits=False):
         return -(images.vectors - captions.vectors.t()).abs()
 
 

@@ -26,11 +26,11 @@ from nclib.methods.parts.anchors import (
     by_reliability,
     clean_labels,
     closeness_ratios,
-    global_vectors,
     n_anchors,
     noisy_labels,
     small_loss,
 )
+from nclib.methods.parts.vectors import global_vectors
 from nclib.models import Matcher
 from nclib.noise import BetaMixture
 

@@ -27,6 +27,7 @@ from torch import Tensor
 
 from nclib import losses
 from nclib.methods.base import Batch, Loop, Method, Options, Terms, Truth, option, register
+from nclib.methods.gsc import predictions
 from nclib.methods.parts.detector import detector_report
 
 FROM_SCRATCH: dict[str, Any] = {"warmup_epochs": 0}
@@ -48,19 +49,6 @@ class CRCLOptions(Options):
     floor: float = option(0.1, low=0, high=1, help="y below it becomes 0")
     weight: float = option(5.0, low=0, help="weight of the complementary loss")
     tau: float = option(0.05, above=0, help="temperature of both softmaxes")
-
-
-def match_probability(S: Tensor, tau: float = 0.05) -> Tensor:
-    r"""Return the model's own probability of every given pair, :math:`p_i`, (B,) in [0, 1], no gradient.
-
-    Parameters
-    ----------
-    S : Tensor, (B, B)
-        Similarities, images in rows.
-    tau : float, > 0
-    """
-    v2t, t2v = losses.log_probabilities(S.detach(), tau)
-    return (v2t.diagonal().exp() + t2v.diagonal().exp()) / 2
 
 
 def refined(y: Tensor, p: Tensor, alpha: float = 0.8) -> Tensor:
@@ -158,7 +146,7 @@ class CRCL(Method):
         o = self.options
         S = loop.similarity(batch)
         index = batch.index.to(loop.device, non_blocking=True)
-        y, p = self.bank[index], match_probability(S, o.tau)
+        y, p = self.bank[index], predictions(S.detach(), o.tau)
         if not self.frozen:
             y = refined(y, p, o.alpha)
         y = y.masked_fill(y < o.floor, 0.0)

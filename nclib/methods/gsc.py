@@ -31,9 +31,9 @@ from torch import Tensor
 from nclib import losses
 from nclib.methods.base import Batch, Loop, Method, Options, Terms, Truth, option, register
 from nclib.methods.coteaching import divide, loss_inside, loss_option, mean_report
-from nclib.methods.parts.anchors import global_vectors
 from nclib.methods.parts.bank import compare, encode
 from nclib.methods.parts.detector import detector_report
+from nclib.methods.parts.vectors import global_vectors
 from nclib.methods.parts.views import DROP, training_view
 from nclib.models import ImageEncoding, Matcher
 from nclib.models.encoders import l2

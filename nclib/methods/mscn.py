@@ -16,7 +16,6 @@ import math
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, ClassVar, cast
 
 import numpy as np
@@ -139,11 +138,9 @@ class MSCN(CoTeaching):
         self._make_optimizers(loop)
 
     def _make_optimizers(self, loop: Loop) -> None:
-        nets, fused = map(partial(self._network, loop), range(self.n_networks)), loop.device.type == "cuda"
-        self.meta_optimizers = [
-            torch.optim.Adam(net.meta.parameters(), lr=self.options.meta_lr, fused=fused or None)
-            for net in nets
-        ]
+        weights = [self._network(loop, k).meta.parameters() for k in range(self.n_networks)]
+        how: dict[str, Any] = {"lr": self.options.meta_lr, "fused": loop.device.type == "cuda" or None}
+        self.meta_optimizers = [torch.optim.Adam(part, **how) for part in weights]
 
     @staticmethod
     def _network(loop: Loop, k: int | None = None) -> MetaMatcher:

@@ -23,9 +23,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from nclib import losses
 from nclib.losses import COMPLEMENTARY, complementary
 from nclib.methods.base import Batch, Loop, Method, Options, Terms, Truth, option, register
+from nclib.methods.gsc import predictions
 from nclib.methods.parts.detector import detector_report
 
 
@@ -73,8 +73,7 @@ class RCL(Method):
         tau = self.options.tau
 
         def judged(S: Tensor) -> Tensor:
-            v, t = (log_p.diagonal().exp() for log_p in losses.log_probabilities(S, tau))
-            return torch.stack([(v + t) / 2, complementary(S, "log", tau)], dim=1)  # (B, 2)
+            return torch.stack([predictions(S, tau), complementary(S, "log", tau)], dim=1)  # (B, 2)
 
         self.p_clean, loss = loop.per_pair(judged).unbind(1)
         loop.keep(p_clean=self.p_clean, loss=loss)

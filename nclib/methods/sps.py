@@ -25,9 +25,11 @@ from torch.nn.functional import normalize
 from nclib import losses
 from nclib.methods.base import Batch, Loop, Options, Steps, Terms, beside, option, register
 from nclib.methods.coteaching import CoTeaching, first_epoch, loss_inside, loss_option, softmax_loss
-from nclib.methods.parts.anchors import global_vectors
 from nclib.methods.parts.bank import compare, encode, pooled
+from nclib.methods.parts.vectors import global_vectors
 from nclib.methods.parts.views import DROP, training_view
+
+PUBLISHED = {"warmup_epochs": 5, "epochs": 40, "decay_every": 10, "batch_size": 128, "lr": 2e-4}
 
 
 @dataclass(frozen=True)
@@ -137,14 +139,11 @@ class SPS(CoTeaching):
 
     Options = SPSOptions
     settings: ClassVar = {
-        "f30k": {"warmup_epochs": 5, "epochs": 40, "decay_every": 10, "batch_size": 128, "lr": 2e-4},
+        "f30k": PUBLISHED,
         # Half as long, the rate falls in the middle: noisy pairs start there, not at a tenth of the rate.
-        "coco": {
-            "warmup_epochs": 5, "epochs": 20, "decay_every": 10, "batch_size": 128, "lr": 2e-4,
-            "noisy_from": 0.5,
-        },
-        "cc152k": {"warmup_epochs": 5, "epochs": 40, "decay_every": 10, "batch_size": 128, "lr": 2e-4},
-    }  # fmt: skip
+        "coco": {**PUBLISHED, "epochs": 20, "noisy_from": 0.5},
+        "cc152k": PUBLISHED,
+    }
 
     def __init__(self, options: SPSOptions) -> None:
         super().__init__(options)

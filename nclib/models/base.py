@@ -236,7 +236,7 @@ class Matcher(nn.Module, ABC):
     ...         return ImageEncoding(images.mean((1, 2))[:, None])
     ...     def encode_captions(self, tokens):
     ...         return CaptionEncoding(torch.tensor(tokens.lengths)[:, None].float(), tokens.lengths)
-    ...     def similarity(self, images, captions, *, logits=False, chunk=None):
+    ...     def similarity(self, images, captions, *, logits=False):
     ...         return -self.weight * (images.vectors - captions.vectors.t()).abs()
     >>> model = Count(feature_dim=3, vocab_size=9, weight=2)
     >>> model.weight, model.n_regions
@@ -369,9 +369,7 @@ class Matcher(nn.Module, ABC):
         """Encode C captions; returns and raises as :meth:`encode_images`, with CaptionEncoding."""
 
     @abstractmethod
-    def similarity(
-        self, images: Any, captions: Any, *, logits: bool = False, chunk: int | None = None
-    ) -> Tensor:
+    def similarity(self, images: Any, captions: Any, *, logits: bool = False) -> Tensor:
         """Compare every image with every caption.
 
         Parameters
@@ -380,8 +378,6 @@ class Matcher(nn.Module, ABC):
             Encodings of this model.
         logits : bool
             Return the unbounded score behind the similarity: the same order without ties by saturation.
-        chunk : int, optional
-            Captions compared at a time; chosen from :attr:`memory_budget` if not given.
 
         Returns
         -------

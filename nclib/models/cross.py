@@ -14,6 +14,12 @@ from torch import Tensor
 
 from nclib.models.encoders import EPS
 
+PUBLISHED = {
+    "f30k": {"warmup_epochs": 0, "epochs": 30, "decay_every": 15},
+    "coco": {"warmup_epochs": 0, "epochs": 20, "decay_every": 10, "lr": 5e-4},
+}
+"""The official runs of SCAN and IMRAM: hardest negatives from the first epoch on."""
+
 LEAK = 0.1
 """Slope of the LeakyReLU on raw attention scores (the paper clips at zero, the official code leaks)."""
 

@@ -84,17 +84,10 @@ class SGRAF(Matcher):
         """Encode captions by both members."""
         return JointEncoding(tuple(member.encode_captions(tokens) for member in self.members))
 
-    def similarity(
-        self,
-        images: JointEncoding,
-        captions: JointEncoding,
-        *,
-        logits: bool = False,
-        chunk: int | None = None,
-    ) -> Tensor:
+    def similarity(self, images: JointEncoding, captions: JointEncoding, *, logits: bool = False) -> Tensor:
         """Return the mean of the members' similarities (B, C), or its logit."""
         parts = zip(self.members, images.parts, captions.parts, strict=True)
-        return _mean([m.similarity(i, c, logits=True, chunk=chunk) for m, i, c in parts], logits)
+        return _mean([m.similarity(i, c, logits=True) for m, i, c in parts], logits)
 
     @property
     def pair_dim(self) -> int:

@@ -111,17 +111,15 @@ def buckets(counts: dict[int, int], *, group_cost: float) -> list[tuple[int, int
     return runs[::-1]
 
 
-def group_captions(
-    lengths: tuple[int, ...], *, group_cost: float, max_words: int, max_captions: int | None = None
-) -> list[Group]:
+def group_captions(lengths: tuple[int, ...], *, group_cost: float, max_words: int) -> list[Group]:
     """Group captions by length.
 
     Parameters
     ----------
     lengths, group_cost : tuple of int, float
         Valid words per caption; see :func:`buckets`, 0 gives one group per length.
-    max_words, max_captions : int
-        Largest number of nodes (words and one more per caption), and of captions, in a group.
+    max_words : int
+        Largest number of nodes (words and one more per caption) in a group.
 
     Returns
     -------
@@ -135,8 +133,6 @@ def group_captions(
     for low, high in buckets(counts, group_cost=group_cost):
         stop = start + sum(counts[length] for length in range(low, high + 1))
         most = max(1, max_words // (high + 1))
-        if max_captions is not None:
-            most = min(most, max_captions)
         parts = -(-(stop - start) // most)
         for part in range(parts):  # parts of even size: no small remainder
             first = start + part * (stop - start) // parts

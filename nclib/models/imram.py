@@ -9,8 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nclib.models.base import option
-from nclib.models.cross import POOLS, attention, context_cosine, raw_scores
-from nclib.models.encoders import l2
+from nclib.models.cross import POOLS, PUBLISHED, attention, context_cosine, raw_scores
 from nclib.models.grouping import accelerated
 from nclib.models.region_words import FragmentMatcher
 from nclib.models.registry import register
@@ -46,8 +45,6 @@ class IMRAM(FragmentMatcher):
         Words query regions ("text"), regions query words ("image"), or the sum of both.
     steps, temperature : int, float
         Rounds; attention temperature, 9 for Flickr30K and 11 for COCO in the official code.
-    normalise : bool
-        Scale updated queries to unit length (off in the official settings).
     **common
         Sizes and encoders; see :class:`~nclib.models.region_words.RegionWordMatcher`.
     """
@@ -55,15 +52,10 @@ class IMRAM(FragmentMatcher):
     branch: str = option("full", choices=BRANCHES)
     steps: int = option(3, low=1)
     temperature: float = option(9.0, above=0)
-    normalise: bool = option(False)
 
     group_bytes: ClassVar = 2 << 30  # a batch of the papers' size would take 20 GB at once
 
-    # The official runs: hardest negatives from the first epoch on.
-    settings: ClassVar = {
-        "f30k": {"warmup_epochs": 0, "epochs": 30, "decay_every": 15},
-        "coco": {"warmup_epochs": 0, "epochs": 20, "decay_every": 10, "lr": 5e-4},
-    }
+    settings: ClassVar = PUBLISHED
 
     def __init__(self, **common: Any) -> None:
         super().__init__(**common)
@@ -98,7 +90,6 @@ class IMRAM(FragmentMatcher):
                 output, gate = (mixed + F.linear(current, of_query, bias)).chunk(2, dim=-1)
                 gate = torch.sigmoid(gate)
                 current = gate * current + (1 - gate) * torch.tanh(output)  # (G, H Q, D)
-                current = l2(current) if self.normalise else current
                 raw = (sources @ current.transpose(1, 2)).view(n_sets, n_sources, n_queries, size)
         scores = torch.stack(rounds).sum(0)
         return scores if side == "text" else scores.t()

@@ -129,9 +129,8 @@ class OMIT(TextMatcher):
     >>> captions = model.encode_captions(Tokens(torch.tensor([[1, 5, 7, 2], [1, 9, 2, 0]]), (4, 3)))
     >>> model.similarity(images, captions).shape
     torch.Size([2, 2])
-    >>> mass = model.masses(images, captions)  # dustbins weigh 1/7 beside six regions, 1/5 beside four words
-    >>> sorted(mass)
-    ['between', 'local', 'to_regions', 'to_words']
+    >>> model.alignments(images, captions).shape  # one dustbin beside six regions, one beside four words
+    torch.Size([2, 2, 7, 5])
     """
 
     matching: str = option("partial_ot", choices=MATCHINGS)
@@ -263,14 +262,7 @@ class OMIT(TextMatcher):
 
     # -- comparison -----------------------------------------------------------------------------------------
 
-    def similarity(
-        self,
-        images: ImageEncoding,
-        captions: CaptionEncoding,
-        *,
-        logits: bool = False,
-        chunk: int | None = None,
-    ) -> Tensor:
+    def similarity(self, images: ImageEncoding, captions: CaptionEncoding, *, logits: bool = False) -> Tensor:
         """Compare every image with every caption: (B, C).
 
         ``logits`` changes nothing here: these scores do not saturate.
@@ -297,7 +289,6 @@ class OMIT(TextMatcher):
                 lengths,
                 group_cost=price,  # a group takes some fifty calls
                 max_words=GROUP_WORDS if small else max(1, self.memory_budget // column),
-                max_captions=chunk,
             )
             again = training and column * sum(g.words + len(g.rows) for g in groups) > self.memory_budget
             grouped, columns = Grouped(groups, device), []
@@ -457,22 +448,3 @@ class OMIT(TextMatcher):
             *self._problem(image, caption), lam or self.lam, iterations or self.iterations, loop
         )
         return plans.permute(0, 3, 1, 2)
-
-    def masses(self, images: ImageEncoding, captions: CaptionEncoding) -> dict[str, Tensor]:
-        """Return where the mass of every pair's plan lies, each (B, C); they sum to the plan's mass.
-
-        ``local``: between regions and words; ``to_words``: from the image's dustbin; ``to_regions``: to the
-        caption's dustbin; ``between``: from dustbin to dustbin.
-
-        Raises
-        ------
-        ValueError
-            When the matching is not transport with dustbins.
-        """
-        kind = MATCHINGS[self.matching]
-        if kind.family != "transport" or not kind.dustbin:
-            raise ValueError(f"matching={self.matching!r} is not transport with dustbins")
-        plans = self.alignments(images, captions)
-        local, to_words, to_regions = plans[..., 1:, 1:], plans[..., :1, 1:], plans[..., 1:, :1]
-        parts = {"local": local, "to_words": to_words, "to_regions": to_regions}
-        return {k: v.sum((-2, -1)) for k, v in parts.items()} | {"between": plans[..., 0, 0]}

@@ -210,18 +210,10 @@ class DualEncoder(Matcher):
 
     score_range = (-1.0, 1.0)
 
-    def similarity(
-        self,
-        images: ImageEncoding,
-        captions: CaptionEncoding,
-        *,
-        logits: bool = False,
-        chunk: int | None = None,
-    ) -> Tensor:
+    def similarity(self, images: ImageEncoding, captions: CaptionEncoding, *, logits: bool = False) -> Tensor:
         """Return the cosine of every image and every caption, (B, C) in [-1, 1].
 
-        ``logits`` and ``chunk`` change nothing here: a cosine does not saturate, and one product of
-        matrices needs no chunks.
+        ``logits`` changes nothing here: a cosine does not saturate.
         """
         return images.vectors @ captions.vectors.t()
 
@@ -336,14 +328,7 @@ class FragmentMatcher(RegionWordMatcher):
             )
         return scores.nbytes + sum(size for size, _ in kept.values())
 
-    def similarity(
-        self,
-        images: ImageEncoding,
-        captions: CaptionEncoding,
-        *,
-        logits: bool = False,
-        chunk: int | None = None,
-    ) -> Tensor:
+    def similarity(self, images: ImageEncoding, captions: CaptionEncoding, *, logits: bool = False) -> Tensor:
         """Compare every image with every caption: (B, C).
 
         ``logits`` changes nothing here: these scores do not saturate.
@@ -363,7 +348,6 @@ class FragmentMatcher(RegionWordMatcher):
                 lengths,
                 group_cost=GROUP_BYTES / word if accelerated(regions.device) else GROUP_COST,
                 max_words=max(1, budget // word),
-                max_captions=chunk,
             )
             again = training and word * sum(group.words for group in groups) > budget
             grouped, columns = Grouped(groups, words.device), []

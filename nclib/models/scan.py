@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from nclib.models.base import option
-from nclib.models.cross import POOLS, attention, context_cosine, raw_scores
+from nclib.models.cross import POOLS, PUBLISHED, attention, context_cosine, raw_scores
 from nclib.models.region_words import FragmentMatcher
 from nclib.models.registry import register
 
@@ -40,11 +40,7 @@ class SCAN(FragmentMatcher):
     temperature: float = option(None, kind=float, above=0)
     sharpness: float = option(None, kind=float, above=0)
 
-    # The official runs: hardest negatives from the first epoch on.
-    settings: ClassVar = {
-        "f30k": {"warmup_epochs": 0, "epochs": 30, "decay_every": 15},
-        "coco": {"warmup_epochs": 0, "epochs": 20, "decay_every": 10, "lr": 5e-4},
-    }
+    settings: ClassVar = PUBLISHED
 
     def __init__(self, **common: Any) -> None:
         super().__init__(**common)

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from nclib.common.options import Rule, check
 from nclib.common.precision import PRECISIONS, arithmetic, check_precision, resolved
@@ -60,7 +59,6 @@ def similarity_matrix(
     *,
     device: torch.device | str | None = None,
     batch_size: int = 256,
-    progress: bool = False,
     precision: str = "fp32",
     logits: bool = False,
 ) -> Tensor:
@@ -75,8 +73,8 @@ def similarity_matrix(
         ``captions.batch(rows)``.
     device : torch.device or str, optional
         Where to compute; the model's own device by default. The model stays there.
-    batch_size, progress, logits : int, bool, bool
-        Images or captions encoded at a time; show a bar; as in :meth:`Matcher.similarity`.
+    batch_size, logits : int, bool
+        Images or captions encoded at a time; as in :meth:`Matcher.similarity`.
     precision : {"auto", "fp32", "tf32", "bf16"}
         Of the products of matrices: float32; TF32, on a GPU; bfloat16 autocast. ``"auto"``: TF32 on a GPU,
         else float32.
@@ -106,7 +104,6 @@ def similarity_matrix(
         evaluating(model),
         arithmetic(precision, where),
         _within(SHARED_BYTES if where.type == "cuda" else None, model),
-        tqdm(total=n_captions, desc="scoring", unit="caption", disable=not progress, leave=False) as bar,
     ):
         parts = [
             model.encode_images(split.features(rows).to(where, non_blocking=True))
@@ -118,5 +115,4 @@ def similarity_matrix(
             captions = model.encode_captions(split.captions.batch(rows).to(where))
             block = model.similarity(images, captions, logits=logits)
             scores.index_copy_(1, torch.from_numpy(rows).to(where, non_blocking=True), block.float())
-            bar.update(len(rows))
     return scores.cpu()

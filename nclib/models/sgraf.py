@@ -150,9 +150,6 @@ def _shares(n: int, dtype: torch.dtype, device: torch.device) -> Tensor:
 class SimilarityNodes(RegionWordMatcher):
     """Common base of SGR and SAF: encoders, global vectors, similarity nodes and the final score.
 
-    Attribute ``group_cost`` overrides the fixed cost of a group of captions, in nodes of one caption: 0 gives
-    every caption length a group of its own, a large number pads all captions to one length.
-
     Parameters
     ----------
     dropout, temperature : float
@@ -170,7 +167,6 @@ class SimilarityNodes(RegionWordMatcher):
     def __init__(self, **common: Any) -> None:
         super().__init__(**common)
         self.needs_regions = self.n_regions
-        self.group_cost: float | None = None
         embed_dim, sim_dim, dropout = self.embed_dim, self.sim_dim, self.dropout
         self.image_global = GlobalPooling(embed_dim, self.n_slots, dropout=dropout)
         self.text_global = GlobalPooling(embed_dim, dropout=dropout)
@@ -198,16 +194,9 @@ class SimilarityNodes(RegionWordMatcher):
             vectors = self.text_global(words, word_mask(tokens.lengths, words.shape[1], words))
         return CaptionEncoding(vectors, tokens.lengths, words)
 
-    def similarity(
-        self,
-        images: ImageEncoding,
-        captions: CaptionEncoding,
-        *,
-        logits: bool = False,
-        chunk: int | None = None,
-    ) -> Tensor:
+    def similarity(self, images: ImageEncoding, captions: CaptionEncoding, *, logits: bool = False) -> Tensor:
         """Compare every image with every caption: (B, C) in (0, 1), or the logits of these."""
-        total = self._all_pairs(images, captions, chunk=chunk, scored=True)
+        total = self._all_pairs(images, captions, scored=True)
         return total if logits else torch.sigmoid(total)
 
     @property
@@ -225,7 +214,7 @@ class SimilarityNodes(RegionWordMatcher):
         batch, or its own alone if ``paired``.
         """
         if not paired:
-            return self._all_pairs(images, captions, chunk=None, scored=False)
+            return self._all_pairs(images, captions, scored=False)
         self.check_pairs(images, captions)
         vectors, regions, caption_vectors, words = self._parts(images, captions)
         with comparing(regions.device):
@@ -261,16 +250,14 @@ class SimilarityNodes(RegionWordMatcher):
         whole, local = self.global_similarity, self.local_similarity
         return whole.weight, whole.bias, local.weight, local.bias
 
-    def _all_pairs(
-        self, images: ImageEncoding, captions: CaptionEncoding, *, chunk: int | None, scored: bool
-    ) -> Tensor:
+    def _all_pairs(self, images: ImageEncoding, captions: CaptionEncoding, *, scored: bool) -> Tensor:
         """Logits (B, C) of all pairs, or their vectors (B, C, S)."""
         vectors, regions, caption_vectors, words = self._parts(images, captions)
         with comparing(regions.device):
             at_once = len(regions)
             if accelerated(regions.device) and not torch.is_grad_enabled() and not self.training:
                 at_once = min(at_once, IMAGES_AT_ONCE)
-            groups, again = self._plan(regions[:at_once], captions.lengths, chunk)
+            groups, again = self._plan(regions[:at_once], captions.lengths)
             grouped = Grouped(groups, regions.device)
             moments: list[tuple[Tensor, Tensor]] = []
             sizes = sizes_on(captions.lengths, regions.device)
@@ -290,7 +277,7 @@ class SimilarityNodes(RegionWordMatcher):
                 self._remember(grouped.join(means, 0), grouped.join(variances, 0))
             return torch.cat(rows)
 
-    def _plan(self, regions: Tensor, lengths: tuple[int, ...], chunk: int | None) -> tuple[list[Group], bool]:
+    def _plan(self, regions: Tensor, lengths: tuple[int, ...]) -> tuple[list[Group], bool]:
         """Cut the captions into groups, and say whether to compute each again in the backward pass."""
         (n_images, _, dim), training = regions.shape, torch.is_grad_enabled()
         values = self.sim_dim * self._vectors_per_node
@@ -300,8 +287,7 @@ class SimilarityNodes(RegionWordMatcher):
         most, price = self.memory_budget // node, GROUP_BYTES / node
         if not accelerated(regions.device):
             most, price = min(most, GROUP_NODES // n_images), GROUP_COST / n_images
-        price = price if self.group_cost is None else self.group_cost
-        groups = group_captions(lengths, group_cost=price, max_words=max(1, most), max_captions=chunk)
+        groups = group_captions(lengths, group_cost=price, max_words=max(1, most))
         nodes = sum(group.words + len(group.rows) for group in groups)
         return groups, training and node * nodes > self.memory_budget
 

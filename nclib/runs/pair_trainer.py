@@ -6,10 +6,9 @@ import functools
 import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -21,6 +20,7 @@ from nclib.evaluation import recall
 from nclib.methods import AllPairs, Batch, ClosedForm, Method
 from nclib.models import Matcher, similarity_matrix
 from nclib.models.pretrained import Frozen
+from nclib.models.scoring import evaluating
 from nclib.noise import Mismatch
 from nclib.runs.collapse import FALLEN, starved_networks, validation_fall
 from nclib.runs.loop import Place, SavedLoop, seed_of
@@ -28,7 +28,6 @@ from nclib.runs.noisy_pairs import Batches, NoisyPairs
 from nclib.runs.optimizers import build
 from nclib.runs.options import PairSchedule
 
-BLOCK = 64  # images whose mean regions are taken together
 BATCH_NORM_NEEDS = 2  # samples in a batch, at least
 
 
@@ -107,9 +106,7 @@ class PairTrainer(SavedLoop):
     def all_pairs(self) -> AllPairs:
         """Return all pairs with the mean region of each image, float64; reads every image once."""
         split = self.pairs.split
-        blocks = np.split(np.arange(split.n_images), range(BLOCK, split.n_images, BLOCK))
-        images = [split.features(rows).numpy().mean(1, dtype=np.float64) for rows in blocks]
-        return AllPairs(np.concatenate(images), split.captions, self.image_of.numpy())
+        return AllPairs(split.mean_regions(), split.captions, self.image_of.numpy())
 
     def batches(self, subset: Tensor | None = None, *, purpose: str, drop_last: bool = False) -> Batches:
         """Return shuffled batches of all pairs, or of those at ``subset``, int64 (N,).
@@ -164,18 +161,9 @@ class PairTrainer(SavedLoop):
         v, t = (nn.functional.normalize(x, dim=-1) for x in self.vectors(batch, network))
         return v @ t.T
 
-    @contextmanager
-    def evaluating(self) -> Iterator[None]:
+    def evaluating(self) -> AbstractContextManager[None]:
         """Put all networks in eval mode and keep no gradient; training mode returns afterwards."""
-        modes = [network.training for network in self.networks]
-        for network in self.networks:
-            network.eval()
-        try:
-            with torch.no_grad():
-                yield
-        finally:
-            for network, mode in zip(self.networks, modes, strict=True):
-                network.train(mode)
+        return evaluating(nn.ModuleList(self.networks))
 
     def each_pair(self, values: Callable[[Batch], Tensor]) -> Tensor:
         """Return ``values(batch)``, (B, ...), of every pair, (n_pairs, ...), on the host, in eval mode.

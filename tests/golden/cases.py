@@ -72,7 +72,7 @@ AT_ONCE: dict[str, dict[str, Any]] = {
 }
 MODELS: dict[str, tuple[dict[str, Any], ...]] = {
     "scan": ({"direction": "i2t"}, *({"pooling": x} for x in ("mean", "max", "sum"))),
-    "imram": ({"branch": "text"}, {"branch": "image", "normalise": True}),
+    "imram": ({"branch": "text"}, {"branch": "image"}),
     "omit": (
         *({"matching": x} for x in ("vse", "pem", "cam", "partial_cam", "ot", "full", "prompt")),
         *({"marginals": x} for x in ("intra", "inter", "norm")),

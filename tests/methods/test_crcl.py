@@ -11,7 +11,8 @@ from tiny import SCORES as S
 
 from nclib import methods
 from nclib.methods import Batch
-from nclib.methods.crcl import active_complementary, match_probability, refined
+from nclib.methods.crcl import active_complementary, refined
+from nclib.methods.gsc import predictions
 from nclib.runs import epoch_arrays
 from nclib.runs.pair_trainer import PairTrainer
 
@@ -23,7 +24,7 @@ def test_every_pair_against_nested_loops():
     g = torch.Generator().manual_seed(0)
     scores, y = torch.rand(6, 6, generator=g, dtype=torch.float64), torch.rand(6, generator=g).double()
     active, complementary = active_complementary(scores, y, 0.07)
-    own = match_probability(scores, 0.07)
+    own = predictions(scores, 0.07)
     for i in range(6):
         pull = push = match = 0.0
         for row in (scores[i].tolist(), scores[:, i].tolist()):
@@ -90,7 +91,7 @@ def test_bank_over_three_schedules():
     """Schedules of 3, 3 and 3 epochs, freeze 2; the expected bank is updated by hand."""
     method, loop = methods.build("crcl", schedules=3, schedule_epochs=3), Reader()
     method.begin_training(loop)
-    p, bank = match_probability(S.float()), torch.ones(4)
+    p, bank = predictions(S.float(), 0.05), torch.ones(4)
     assert p[1] > 0.1
     for loop.training_epoch in range(9):
         (batch,) = method.begin_epoch(loop)
@@ -196,7 +197,7 @@ def test_without_freeze_the_bank_moves_from_the_first_step_and_warm_up_takes_all
     loop.training_epoch = 0
     (batch,) = method.begin_epoch(loop)
     terms = getattr(method, phase)(loop, batch)
-    y = torch.ones(4) if phase == "warmup_step" else refined(torch.ones(4), match_probability(S.float()))
+    y = torch.ones(4) if phase == "warmup_step" else refined(torch.ones(4), predictions(S.float(), 0.05))
     active, complementary = active_complementary(S.float(), y)
     assert terms["active"].item() == pytest.approx((y * active).mean().item(), rel=1e-5)
     assert terms["complementary"].item() == pytest.approx(5 * complementary.mean().item(), rel=1e-5)

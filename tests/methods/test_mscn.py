@@ -106,7 +106,6 @@ def test_the_wrapped_model_is_a_model(name):
     scores = network(images, tokens)
     assert scores.shape == (6, 6)
     assert torch.allclose(scores, torch.sigmoid(network(images, tokens, logits=True)))
-    assert torch.allclose(scores, network.similarity(i, c, chunk=2), atol=1e-6)
     assert torch.allclose(scores.diagonal(), network.paired_similarity(i, c), atol=1e-6)
     assert torch.allclose(scores.diagonal(), network(images, tokens, paired=True), atol=1e-6)
     network.model.memory_budget = 1

@@ -43,8 +43,6 @@ def imram_column(model, regions, words):
                 both = torch.cat([query, context], 2)
                 gate = torch.sigmoid(unit.gate(both))
                 query = gate * query + (1 - gate) * torch.tanh(unit.output(both))
-                if model.normalise:
-                    query = query / (query.norm(dim=2, keepdim=True) + 1e-8)
     return total
 
 

@@ -68,7 +68,7 @@ def test_parts_padding_and_the_order_of_work_change_no_score(name):
     joined = type(captions).concat([captions.select([3]), captions.select(slice(0, 2)).detach()])
     same(model.similarity(encoded.select(mask), joined), scores[mask][:, [3, 0, 1]])
     halves = type(encoded).concat([encoded.select([4]), encoded.select([1, 2])])
-    same(model.similarity(halves, captions, chunk=2), scores[[4, 1, 2]])
+    same(model.similarity(halves, captions), scores[[4, 1, 2]])
     model.memory_budget = 1
     same(model.similarity(encoded, captions), scores)
     wider = torch.randint(1, SIZES["vocab_size"], (len(tokens), 9))  # anything beyond the lengths

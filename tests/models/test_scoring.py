@@ -99,10 +99,3 @@ def test_double_weights_low_precision_and_logits():
     assert not torch.equal(rough, scores)
     torch.testing.assert_close(rough, scores, rtol=0, atol=0.05)
     torch.testing.assert_close(similarity_matrix(model.double(), split), scores, rtol=0, atol=3e-6)
-
-
-def test_bar_on_request(capsys):
-    similarity_matrix(build("vse", **SIZES), ToySplit(), progress=True)
-    assert "0/15" in capsys.readouterr().err
-    similarity_matrix(build("vse", **SIZES), ToySplit())
-    assert capsys.readouterr().err == ""

@@ -124,21 +124,14 @@ class NAAF(FragmentMatcher):
         like = (self.intra * words @ words.mT).masked_fill(mask[:, None] == 0, -math.inf)
         return (torch.softmax(like, -1) @ most[..., None]).squeeze(-1)
 
-    def similarity(
-        self,
-        images: ImageEncoding,
-        captions: CaptionEncoding,
-        *,
-        logits: bool = False,
-        chunk: int | None = None,
-    ) -> Tensor:
+    def similarity(self, images: ImageEncoding, captions: CaptionEncoding, *, logits: bool = False) -> Tensor:
         """Compare every image with every caption, (B, C); in training the thresholds learn from own pairs.
 
         As many images as captions are taken for pairs in order, and only with gradients.
         """
         view = copy(self)  # keeps its threshold: the backward pass may compare once more, after an update
         view._fixed = self.threshold.clone()
-        scores = FragmentMatcher.similarity(view, images, captions, logits=logits, chunk=chunk)
+        scores = FragmentMatcher.similarity(view, images, captions, logits=logits)
         if self.training and torch.is_grad_enabled():
             with torch.no_grad():
                 ranked = scores.detach().t()  # (C, B)

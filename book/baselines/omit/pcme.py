@@ -159,15 +159,13 @@ class PCME(PictureMatcher):
         points = mean[:, None] + log_sigma.exp()[:, None] * draws
         return SetEncoding(mean, points, log_sigma)
 
-    def similarity(
-        self, images: SetEncoding, captions: SetEncoding, *, logits: bool = False, chunk: int | None = None
-    ) -> Tensor:
+    def similarity(self, images: SetEncoding, captions: SetEncoding, *, logits: bool = False) -> Tensor:
         """Return match probabilities (B, C) or their logits; with ``compare="dot"`` sums of products."""
         x = images.members
         if self.compare == "dot":
             return x.sum(1) @ captions.members.sum(1).t()
         n_images, j, _ = x.shape
-        size = chunk or max(1, self.memory_budget // (8 * n_images * j * j * x.element_size()))
+        size = max(1, self.memory_budget // (8 * n_images * j * j * x.element_size()))
         with torch.autocast(x.device.type, enabled=False):  # a difference of large products
             flat, columns = x.to(self.dtype).flatten(0, 1), []
             for part in captions.members.to(self.dtype).split(size):

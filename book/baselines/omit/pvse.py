@@ -155,13 +155,11 @@ class PVSE(PictureMatcher):
         unit = nn.functional.normalize(embeddings, dim=-1)
         return SetEncoding(unit.mean(1), unit, residuals)
 
-    def similarity(
-        self, images: SetEncoding, captions: SetEncoding, *, logits: bool = False, chunk: int | None = None
-    ) -> Tensor:
+    def similarity(self, images: SetEncoding, captions: SetEncoding, *, logits: bool = False) -> Tensor:
         """Return the largest cosine of the embeddings of each pair, (B, C); ``logits`` changes nothing."""
         n_images, k, _ = images.members.shape
         cell = n_images * k * k * images.members.element_size()
-        size = chunk or max(1, self.memory_budget // (2 * cell))
+        size = max(1, self.memory_budget // (2 * cell))
         flat = images.members.flatten(0, 1)
         return torch.cat(
             [

@@ -229,16 +229,14 @@ class SBE(ThinnedFragments):
         unit = l2(whole[:, None] + slots)
         return SetEncoding(unit.mean(1), unit, slots)
 
-    def similarity(
-        self, images: SetEncoding, captions: SetEncoding, *, logits: bool = False, chunk: int | None = None
-    ) -> Tensor:
+    def similarity(self, images: SetEncoding, captions: SetEncoding, *, logits: bool = False) -> Tensor:
         """Return the smooth Chamfer similarity of each pair, (B, C); ``logits`` changes nothing.
 
         It lies within 1 of log(K) / alpha.
         """
         n_images, k, _ = images.members.shape
         cell = n_images * k * k * images.members.element_size()
-        flat, size = images.members.flatten(0, 1), chunk or max(1, self.memory_budget // (4 * cell))
+        flat, size = images.members.flatten(0, 1), max(1, self.memory_budget // (4 * cell))
         columns = []
         for part in captions.members.split(size):
             cosines = (flat @ part.flatten(0, 1).t()).view(n_images, k, len(part), -1)  # (B, K, n, K)

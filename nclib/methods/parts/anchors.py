@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
 from nclib import losses
-from nclib.models.ensemble import JointEncoding
 
 ANCHOR_SHARE = 10  # a clean batch of B pairs has B // ANCHOR_SHARE + 1 anchors
 
@@ -98,20 +95,3 @@ def clean_labels(r_image: Tensor, r_text: Tensor, order: Tensor, threshold: floa
     """
     y = _cut(0.5 + (r_image + r_text) / 4, threshold)
     return y.index_fill(0, order[-n_anchors(len(order)) :], 1.0)
-
-
-def global_vectors(images: Any, captions: Any) -> tuple[Tensor, Tensor]:
-    """Return the mean of the regions and the mean of the words of encoded images and captions, (B, D) each.
-
-    Models without fragments give their global vectors; the members of an ensemble stand side by side.
-    """
-    if isinstance(images, JointEncoding):
-        members = [global_vectors(i, c) for i, c in zip(images.parts, captions.parts, strict=True)]
-        u, t = (torch.cat(parts, dim=1) for parts in zip(*members, strict=True))
-        return u, t
-    regions, words = getattr(images, "regions", None), getattr(captions, "words", None)
-    u = images.vectors if regions is None else regions.mean(1)
-    if words is None:
-        return u, captions.vectors
-    count = torch.tensor(captions.lengths, dtype=words.dtype).to(words.device, non_blocking=True)
-    return u, words.sum(1) / count[:, None]  # padding is zero

@@ -13,6 +13,8 @@ from torch import Tensor
 from nclib.common.precision import arithmetic
 from nclib.common.tokens import Tokens
 from nclib.methods.base import Batch, Loop
+from nclib.methods.parts.vectors import fragments_of
+from nclib.models.ensemble import JointEncoding
 
 PRECISION = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
@@ -47,27 +49,15 @@ def compare(loop: Loop, network: int, images: Any, captions: Any) -> Tensor:
 # ------------------------------------------------------------------------------ rows of any kind of encoding
 
 
-def _fragments(encoding: Any) -> Tensor | None:
-    pieces: Tensor | None = getattr(encoding, "regions", None)
-    return getattr(encoding, "words", None) if pieces is None else pieces
-
-
-def _ensemble(encoding: Any) -> tuple[Any, ...]:
-    """Return the members' encodings of an ensemble, else nothing."""
-    parts = getattr(encoding, "parts", ())
-    return parts if parts and dataclasses.is_dataclass(parts[0]) else ()
-
-
 def pooled(encoding: Any) -> Tensor:
     """Return one unit vector per encoded image or caption, float32 (B, D), without gradient, for distances.
 
     The mean of the regions or of the valid words where the model keeps them, its global vector otherwise; the
     members of an ensemble stand side by side.
     """
-    members = _ensemble(encoding)
-    if members:
-        return F.normalize(torch.cat([pooled(member) for member in members], dim=1), dim=1)
-    pieces = _fragments(encoding)
+    if isinstance(encoding, JointEncoding):
+        return F.normalize(torch.cat([pooled(member) for member in encoding.parts], dim=1), dim=1)
+    pieces = fragments_of(encoding)
     # Words beyond a caption's length are zero, and the length itself does not survive the normalisation.
     vectors = encoding.vectors if pieces is None else pieces.sum(1)
     return F.normalize(vectors.detach().float(), dim=1)
@@ -191,7 +181,7 @@ class FeatureBank:
         place = torch.tensor(slots)
         self._pairs[place] = index
         for name, encoding in (("images", images), ("captions", captions)):
-            if not _ensemble(encoding) and _fragments(encoding) is None:
+            if not isinstance(encoding, JointEncoding) and fragments_of(encoding) is None:
                 continue  # the vectors of the encoding are compared
             rows = pooled(encoding)
             store = self._pooled.setdefault(name, rows.new_zeros(self.size, rows.shape[1]))

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nclib.methods.parts.vectors import blank_encoding
+from nclib.methods.parts.vectors import blank_encoding, fragments_of
 from nclib.models import Matcher
 from nclib.models.ensemble import JointEncoding
 
@@ -25,8 +25,7 @@ def steps_of(encoding: Any, n: int) -> Tensor:
     """
     if isinstance(encoding, JointEncoding):
         return torch.cat([steps_of(part, n) for part in encoding.parts], dim=2)
-    x = getattr(encoding, "regions", None)
-    x = getattr(encoding, "words", None) if x is None else x
+    x = fragments_of(encoding)
     x = (encoding.vectors[:, None] if x is None else x).float()
     width = x.shape[1]
     if width <= n:

@@ -66,11 +66,9 @@ class MetaMatcher(Matcher):
         """Return the model's similarity vectors in the weights' number type."""
         return self.model.pair_vectors(images, captions, paired=paired).to(self.dtype)
 
-    def similarity(
-        self, images: Any, captions: Any, *, logits: bool = False, chunk: int | None = None
-    ) -> Tensor:
+    def similarity(self, images: Any, captions: Any, *, logits: bool = False) -> Tensor:
         """Compare every image with every caption: (B, C) in (0, 1), or the logits of these."""
-        size = chunk or self._chunk(len(images))
+        size = self._chunk(len(images))
         columns = []
         for first in range(0, len(captions), size):
             part = captions if size >= len(captions) else captions.select(slice(first, first + size))
