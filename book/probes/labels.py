@@ -18,7 +18,7 @@ from torch import Tensor
 import nclib
 from nclib.methods import Batch, Loop, Steps, Truth, register
 from nclib.methods.parts.anchors import closeness_ratios, noisy_labels
-from nclib.methods.parts.bank import encode, pooled
+from nclib.methods.parts.bank import pooled
 from nclib.methods.parts.replacing import relevance_of
 from nclib.methods.repair import REPAIR
 from nclib.noise import auc
@@ -49,7 +49,7 @@ class Probe(REPAIR):
         def labels(batch: Batch) -> Tensor:
             found = []
             for k, (u, t) in enumerate(known):
-                own = [pooled(half) for half in encode(loop, batch, k)]
+                own = [pooled(half) for half in loop.encode(batch, k)]
                 for entries in (slice(None), drawn[k]):
                     found.append(noisy_labels(*closeness_ratios(*own, u[entries], t[entries]), 0.0))
             return torch.stack(found, dim=1)  # (B, 4)

@@ -176,11 +176,11 @@ class Loop(Protocol):
     def similarity(self, batch: Batch, network: int | None = None, *, logits: bool = False) -> Tensor:
         """Return the (B, B) similarities (or logits) of a batch, images in rows, in the run's precision."""
 
-    def vectors(self, batch: Batch, network: int | None = None) -> tuple[Tensor, Tensor]:
-        """Return the global image and caption vectors, (B, D) each, without gradient."""
+    def encode(self, batch: Batch, network: int | None = None) -> tuple[Any, Any]:
+        """Return the images and the captions of a batch as encoded by a network, in the run's precision."""
 
-    def cosine(self, batch: Batch, network: int | None = None) -> Tensor:
-        """Return the (B, B) cosine of the global image and caption vectors, without gradient."""
+    def compare(self, images: Any, captions: Any, network: int | None = None) -> Tensor:
+        """Return the similarities of encoded images (rows) and captions, as :meth:`similarity` does."""
 
     def reset_optimizers(self) -> None:
         """Forget the moments of all optimisers."""

@@ -39,7 +39,6 @@ from torch import Tensor
 from nclib import losses
 from nclib.methods.base import Batch, Loop, Method, Options, Terms, Truth, option, register
 from nclib.methods.coteaching import divide
-from nclib.methods.parts.bank import compare, encode
 from nclib.methods.parts.detector import detector_report
 from nclib.methods.parts.vectors import global_vectors
 from nclib.methods.parts.views import DROP, training_view
@@ -226,8 +225,8 @@ class CRANK(Method):
         w = self.weight[batch.index].to(loop.device, non_blocking=True)
         view, terms = training_view(loop, batch, o.drop), {}
         if o.stable:
-            images, captions = encode(loop, view, loop.active)
-            S = compare(loop, loop.active, images, captions)
+            images, captions = loop.encode(view)
+            S = loop.compare(images, captions)
             v, t = global_vectors(images, captions)
             terms = {"stable": o.stable * (asymmetry(S) + disagreement(v.float(), t.float()))}
         else:

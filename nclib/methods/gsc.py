@@ -31,7 +31,6 @@ from torch import Tensor
 from nclib import losses
 from nclib.methods.base import Batch, Loop, Method, Options, Terms, Truth, option, register
 from nclib.methods.coteaching import divide, loss_inside, loss_option, mean_report
-from nclib.methods.parts.bank import compare, encode
 from nclib.methods.parts.detector import detector_report
 from nclib.methods.parts.vectors import global_vectors
 from nclib.methods.parts.views import DROP, training_view
@@ -195,8 +194,8 @@ class GSC(Method):
 
     def _terms(self, loop: Loop, batch: Batch, omega: Tensor) -> tuple[Terms, Tensor, Tensor]:
         o, k = self.options, loop.active
-        images, captions = encode(loop, training_view(loop, batch, o.drop), k)
-        S = compare(loop, k, images, captions)
+        images, captions = loop.encode(training_view(loop, batch, o.drop), k)
+        S = loop.compare(images, captions, k)
         loss, c = structure(*own_similarities(loop.networks[k], images, captions), omega)
         first = "mean" if loop.epoch == 0 else "hardest"  # from scratch the hardest alone do not start
         contrast = omega * loss_inside(S, o.loss, o.tau, negatives=first) / 2  # (B,)
@@ -259,9 +258,7 @@ class GSCPlus(GSC):
 
     n_networks = 2
     settings: ClassVar[dict[str, dict[str, Any]]] = {
-        "quick": GSC.settings["quick"],
-        "standard": GSC.settings["standard"],
-        "f30k": {**PUBLISHED, "epochs": 60, "decay_every": 15},
+        **GSC.settings,
         "coco": {**PUBLISHED, "epochs": 30, "decay_every": 15, "gamma": 0.05},
         "cc152k": {**PUBLISHED, "epochs": 60, "decay_every": 20, "gamma": 0.02},
     }

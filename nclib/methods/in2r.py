@@ -26,7 +26,6 @@ from torch import Tensor, nn
 from nclib import losses
 from nclib.methods.base import Batch, Loop, Options, Steps, Terms, option, register
 from nclib.methods.coteaching import CoTeaching
-from nclib.methods.parts.bank import compare, encode
 from nclib.methods.parts.neighbours import Queue
 from nclib.methods.parts.vectors import blank_encoding, draws
 from nclib.models import Matcher
@@ -140,15 +139,15 @@ class IN2R(CoTeaching):
     # -- warm-up: SCE between the modalities and, on two views, within each ------------------------------
 
     def warmup_step(self, loop: Loop, batch: Batch) -> Terms:
-        tau, (images, captions) = self.options.tau, encode(loop, batch, loop.active)
-        S, v, t = compare(loop, loop.active, images, captions), unit(images), unit(captions)
+        tau, (images, captions) = self.options.tau, loop.encode(batch)
+        S, v, t = loop.compare(images, captions), unit(images), unit(captions)
         v2, t2 = self._view(loop, batch, v, t)
         return {"warmup": sce(S, tau), "intra": sce(v @ v2.T, tau) + sce(t @ t2.T, tau)}
 
     def _view(self, loop: Loop, batch: Batch, v: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
         """Unit vectors of the same pairs with other dropout, (B, D) each."""
         if draws(loop.networks[loop.active]):
-            images, captions = encode(loop, batch, loop.active)
+            images, captions = loop.encode(batch)
             return unit(images), unit(captions)
         p = self.options.dropout
         return F.normalize(F.dropout(v, p), dim=1), F.normalize(F.dropout(t, p), dim=1)
@@ -170,8 +169,8 @@ class IN2R(CoTeaching):
     def step(self, loop: Loop, batch: tuple[Batch, Batch | None]) -> Terms:
         o = self.options
         clean, noisy = batch
-        images, captions = encode(loop, clean, loop.active)
-        S, v, t = compare(loop, loop.active, images, captions), unit(images), unit(captions)
+        images, captions = loop.encode(clean)
+        S, v, t = loop.compare(images, captions), unit(images), unit(captions)
         v2, t2 = self._view(loop, clean, v, t)
         within = [losses.triplet(x @ x2.T, o.intra_margin, "hardest").sum() for x, x2 in ((v, v2), (t, t2))]
         terms = {
@@ -186,7 +185,7 @@ class IN2R(CoTeaching):
     def _rectify(self, loop: Loop, noisy: Batch) -> Tensor:
         """Train noisy pairs against the prototypes of their neighbours in the peer's queue."""
         tau, (v_q, t_q) = self.options.tau, self.queues[1 - loop.active].rows()
-        v, t = (unit(encoding) for encoding in encode(loop, noisy, loop.active))
+        v, t = (unit(encoding) for encoding in loop.encode(noisy))
         near, from_captions = (nearest(x, keys, self.options.K) for x, keys in ((v, v_q), (t, t_q)))
         refiners: Any = loop.networks[loop.active].refiners
         t_hat, v_hat = refiners["text"](t_q[near]), refiners["image"](v_q[from_captions])

@@ -214,7 +214,9 @@ class L2RM(Method):
         if self.options.cost == "learned":
             return self.cost_network(S)
         with loop.evaluating():  # a second encoding, which must not move the statistics of batch norm
-            return 1 - loop.cosine(batch)  # Table 3, 'w/o cost function'
+            net = loop.networks[0]
+            v, t = net.encode_images(batch.images).vectors, net.encode_captions(batch.captions).vectors
+            return 1 - F.normalize(v, dim=1) @ F.normalize(t, dim=1).T  # Table 3, 'w/o cost function'
 
     def refine(self, cost: Tensor) -> Tensor:
         """Refined alignment: partial, masked, entropic transport of the batch (Sec. 4.3, Alg. 2).

@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nclib import losses
-from nclib.methods.base import Batch, Loop, Options, Steps, StepTerms, Terms, option, register
+from nclib.methods.base import Batch, Loop, Options, Steps, Terms, option, register
 from nclib.methods.coteaching import GRID, CoTeaching, Division
 from nclib.methods.parts.meta import MetaMatcher, MetaPairs, look_ahead_gradient
 from nclib.models import Matcher
@@ -110,30 +110,16 @@ class MSCN(CoTeaching):
     def prepare(self, network: Matcher) -> MetaMatcher:
         return MetaMatcher(network)
 
-    # -- warm-up: model and meta-network together, mean over negatives -----------------------------------
+    # -- once, after CoTeaching's warm-up: all optimisers again, the meta-network gets one of its own -----
 
-    def warmup_step(self, loop: Loop, batch: Batch) -> StepTerms:
-        self._require_known_pairs(loop)
-        return super().warmup_step(loop, batch)
-
-    def _require_known_pairs(self, loop: Loop, *, warn: bool = False) -> None:
-        if loop.n_held_out < 2:
-            raise ValueError(
-                f"MSCN needs pairs that are known to be matched; {loop.n_held_out} could be taken out of the "
-                "validation split; give it more validation images"
-            )
+    def begin_training(self, loop: Loop) -> None:
         wanted = math.ceil(self.clean_share * loop.n_pairs)
-        if warn and loop.n_held_out < wanted:
+        if loop.n_held_out < wanted:
             warnings.warn(
                 f"MSCN learns from {loop.n_held_out} pairs known to be matched instead of {wanted} "
                 f"({self.clean_share:.0%} of the training pairs): the validation split has no more to give",
                 stacklevel=2,
             )
-
-    # -- once, after warm-up: all optimisers again, the meta-network gets one of its own ------------------
-
-    def begin_training(self, loop: Loop) -> None:
-        self._require_known_pairs(loop, warn=True)
         loop.reset_optimizers()
         self._make_optimizers(loop)
 

@@ -26,7 +26,6 @@ from torch.nn.functional import normalize
 from nclib import losses
 from nclib.methods.base import Batch, Loop, Options, Steps, Terms, Truth, beside, option, register
 from nclib.methods.coteaching import CoTeaching, Division, divide, first_epoch, mean_report
-from nclib.methods.parts.bank import compare, encode
 from nclib.methods.parts.classes import PseudoClasses, consistency, entropy, robust_cross_entropy
 from nclib.models import Matcher
 from nclib.noise import GaussianMixture1d
@@ -122,11 +121,11 @@ class PCSR(CoTeaching):
     # -- warm-up: half of InfoNCE on all pairs -----------------------------------------------------------
 
     def warmup_step(self, loop: Loop, batch: Batch) -> Terms:
-        images, captions = encode(loop, batch, loop.active)
+        images, captions = loop.encode(batch)
         with torch.no_grad():
             log_pi = self._log_pi(loop, images)
         self._keep(loop, batch.index, log_pi)
-        S = compare(loop, loop.active, images, captions)
+        S = loop.compare(images, captions)
         return {"warmup": losses.info_nce(S, self.options.tau).mean() / 2}
 
     def begin_training(self, loop: Loop) -> None:
@@ -161,8 +160,8 @@ class PCSR(CoTeaching):
         def values(batch: Batch) -> Tensor:
             each = []
             for k in networks:
-                images, captions = encode(loop, batch, k)
-                ell = losses.triplet(compare(loop, k, images, captions), self.options.margin, "mean")
+                images, captions = loop.encode(batch, k)
+                ell = losses.triplet(loop.compare(images, captions, k), self.options.margin, "mean")
                 each.append(torch.cat([ell[:, None], self._log_pi(loop, images, k)], dim=1))
             return torch.stack(each, dim=1)
 
@@ -213,8 +212,8 @@ class PCSR(CoTeaching):
             yield self._replaced(loop, clean, refinable, "refinable")
 
     def _clean(self, loop: Loop, clean: Batch) -> Terms:
-        images, captions = encode(loop, clean, loop.active)
-        S = compare(loop, loop.active, images, captions)
+        images, captions = loop.encode(clean)
+        S = loop.compare(images, captions)
         w_c = self.found[1 - loop.active]["stable"][clean.index].float()
         y = clean_labels(self.given(loop, clean), w_c.to(loop.device, non_blocking=True))
         log_pi, target = self._log_pi(loop, images), self._log_pi(loop, captions).argmax(1)
@@ -237,7 +236,7 @@ class PCSR(CoTeaching):
         same = chosen[:, None] == chosen[None]  # images that take one caption: no negatives
         terms = {kind: losses.soft_margin_triplet(S, self._margins(y), ignore=same).sum()}
         if kind == "ambiguous":
-            images, captions = encode(loop, noisy, loop.active)  # its own captions
+            images, captions = loop.encode(noisy)  # its own captions
             log_pi, target = self._log_pi(loop, images), self._log_pi(loop, captions).argmax(1)
             terms["robust"] = robust_cross_entropy(log_pi, target, self.options.q).mean()
             terms["entropy_ambiguous"] = self._entropy(log_pi)

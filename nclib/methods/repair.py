@@ -22,7 +22,7 @@ from torch import Tensor
 from nclib import losses
 from nclib.methods.base import Batch, Loop, Options, Steps, Terms, Truth, option, register
 from nclib.methods.coteaching import CoTeaching, mean_report
-from nclib.methods.parts.bank import PRECISION, FeatureBank, compare, encode, part_of, pooled
+from nclib.methods.parts.bank import PRECISION, FeatureBank, part_of, pooled
 from nclib.methods.parts.replacing import ReplaceLog
 from nclib.noise import auc, bank_distances, nearest_entries, rank_anchors, rank_correspondence, rank_labels
 
@@ -122,13 +122,13 @@ class REPAIR(CoTeaching):
             order = torch.randperm(len(clean), generator=loop.generator(f"bank {k}"))[: o.bank_size]
             with loop.evaluating():
                 for batch in loop.batches_of(clean[order], least=1):
-                    bank.push(*encode(loop, batch, k), batch.index)
+                    bank.push(*loop.encode(batch, k), batch.index)
 
     def _label_all(self, loop: Loop) -> None:
         """Rank correlation of every pair with each network's bank, (N, 2), and the anchors of Eq. 9."""
 
         def correlation(batch: Batch) -> Tensor:
-            found = [self._correspondence(k, *encode(loop, batch, k)) for k in range(len(self.banks))]
+            found = [self._correspondence(k, *loop.encode(batch, k)) for k in range(len(self.banks))]
             return torch.stack([each.correlation for each in found], dim=1)  # (B, 2)
 
         self.correlation = loop.each_pair(correlation)
@@ -151,8 +151,8 @@ class REPAIR(CoTeaching):
         if not self.soft:
             return self._hard_step(loop, clean, noisy)
         k = loop.active
-        images, captions = encode(loop, clean, k)
-        S = compare(loop, k, images, captions)
+        images, captions = loop.encode(clean, k)
+        S = loop.compare(images, captions, k)
         y = self.labels[clean.index, 1 - k].to(loop.device, non_blocking=True)
         terms = {"clean": losses.soft_margin_triplet(S, self._margins(y)).sum()}
         self.banks[k].push(images.detach(), captions.detach(), clean.index)
@@ -180,7 +180,7 @@ class REPAIR(CoTeaching):
         if len(selected) < 2:
             return {}
         pairs = part_of(noisy, selected)
-        images, captions = encode(loop, pairs, k)
+        images, captions = loop.encode(pairs, k)
         draw = torch.rand(len(pairs), generator=loop.generator(f"replace {self.turn}"))
         is_image = draw < REPLACE_IMAGE[o.replace]
         wrong_image, wrong_caption = is_image.nonzero()[:, 0], (~is_image).nonzero()[:, 0]
@@ -198,7 +198,7 @@ class REPAIR(CoTeaching):
         entry = torch.cat(entries)
 
         y = self._correspondence(k, new_images, new_captions, self.anchors[k]).label
-        S = compare(loop, k, new_images, new_captions)
+        S = loop.compare(new_images, new_captions, k)
         same = entry[:, None] == entry[None]  # halves of one entry belong together: no negatives
         order = torch.cat([wrong_image, wrong_caption])
         self.log.add(pairs.index[order], is_image[order], bank.pairs(loop.device)[entry], y)

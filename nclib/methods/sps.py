@@ -25,7 +25,7 @@ from torch.nn.functional import normalize
 from nclib import losses
 from nclib.methods.base import Batch, Loop, Options, Steps, Terms, beside, option, register
 from nclib.methods.coteaching import CoTeaching, first_epoch, loss_inside, loss_option, softmax_loss
-from nclib.methods.parts.bank import compare, encode, pooled
+from nclib.methods.parts.bank import pooled
 from nclib.methods.parts.vectors import global_vectors
 from nclib.methods.parts.views import DROP, training_view
 
@@ -208,8 +208,8 @@ class SPS(CoTeaching):
     def _stable(self, loop: Loop, sure: Batch) -> Terms:
         """InfoNCE of strictly clean pairs with the two terms that make the feature space stable."""
         o = self.options
-        images, captions = encode(loop, sure, loop.active)
-        S = compare(loop, loop.active, images, captions)
+        images, captions = loop.encode(sure)
+        S = loop.compare(images, captions)
         terms = {"sure": loss_inside(S, o.loss, o.tau).mean(), "symmetry": o.symmetry * asymmetry(S)}
         v, t = global_vectors(images, captions)
         return terms | {"geometry": o.geometry * disagreement(v.float(), t.float())}

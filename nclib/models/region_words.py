@@ -70,11 +70,9 @@ class PictureMatcher(Matcher):
         super().__init__(**common)
         networks = ("image", self.image, "resnet", "clip")
         used_with("image_folder", self.image_folder, *networks, needed=True)
-        used_with("image_rate", self.image_rate, *networks, usual=IMAGE_RATE)
-        used_with("held_epochs", self.held_epochs, *networks, usual=0)
-        used_with("crop", self.crop, *networks, usual=False)
-        if getattr(self, "text", "bigru") == "bigru":
-            used_with("finetune", self.finetune, *networks, usual=False)
+        tuned = ("image_rate", "held_epochs", "crop")
+        for name in (*tuned, "finetune") if getattr(self, "text", "bigru") == "bigru" else tuned:
+            used_with(name, getattr(self, name), *networks, usual=getattr(type(self), name))
         self.cell_dim, self.n_slots = self.feature_dim, self.n_regions
         self.pixels: Any = None
         if self.image != "regions":

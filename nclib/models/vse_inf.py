@@ -278,22 +278,15 @@ class VSEInfinity(ThinnedMatcher):
 
     Parameters
     ----------
-    pool_dim : int
-        Width of the position codes and states of the GPO, even.
     **common
         Sizes, encoders and ``drop``; see :class:`ThinnedFragments`.
     """
-
-    pool_dim: int = option(32, low=2)
 
     settings: ClassVar = {"f30k": PUBLISHED, "coco": PUBLISHED}
 
     def __init__(self, **common: Any) -> None:
         super().__init__(**common)
-        if self.pool_dim % 2:
-            raise ValueError(f"pool_dim must be even (sine and cosine), got {self.pool_dim}")
-        self.image_pool = GPO(self.pool_dim, self.pool_dim)
-        self.text_pool = GPO(self.pool_dim, self.pool_dim)
+        self.image_pool, self.text_pool = GPO(), GPO()
 
     def encode_images(self, images: Tensor) -> ImageEncoding:
         """Map region features (B, R, feature_dim) to unit vectors (B, D)."""

@@ -150,16 +150,18 @@ class PairTrainer(SavedLoop):
             S: Tensor = net(batch.images, batch.captions, logits=logits)
         return S.float()
 
-    @torch.no_grad()
-    def vectors(self, batch: Batch, network: int | None = None) -> tuple[Tensor, Tensor]:
-        """Return the global image and caption vectors of a batch, (B, D) each, without gradient."""
+    def encode(self, batch: Batch, network: int | None = None) -> tuple[Any, Any]:
+        """Return the images and the captions of a batch as encoded by a network, for :meth:`compare`."""
         net = self.networks[self.active if network is None else network]
-        return net.encode_images(batch.images).vectors, net.encode_captions(batch.captions).vectors
+        with arithmetic(self.schedule.precision, self.device):
+            return net.encode_images(batch.images), net.encode_captions(batch.captions)
 
-    def cosine(self, batch: Batch, network: int | None = None) -> Tensor:
-        """Return the (B, B) cosine of the global vectors, images in rows, without gradient."""
-        v, t = (nn.functional.normalize(x, dim=-1) for x in self.vectors(batch, network))
-        return v @ t.T
+    def compare(self, images: Any, captions: Any, network: int | None = None) -> Tensor:
+        """Return the float32 similarities of encoded images (rows) and captions."""
+        net = self.networks[self.active if network is None else network]
+        with arithmetic(self.schedule.precision, self.device):
+            S: Tensor = net.similarity(images, captions)
+        return S.float()
 
     def evaluating(self) -> AbstractContextManager[None]:
         """Put all networks in eval mode and keep no gradient; training mode returns afterwards."""
@@ -376,11 +378,12 @@ def _set_aside(val: Split, share: float, n_pairs: int) -> tuple[Split, NoisyPair
     """
     if not share:
         return val, None
-    if val.n_images < 2:
+    least = math.ceil(BATCH_NORM_NEEDS / val.captions_per_image)
+    if val.n_images <= least:
         raise ValueError(
             f"the method takes pairs known to be matched out of the validation split, which has "
-            f"{val.n_images} picture; it needs at least 2"
+            f"{val.n_images} picture; it needs at least {least + 1}"
         )
-    n_images = max(1, min(math.ceil(share * n_pairs / val.captions_per_image), val.n_images * 4 // 5))
+    n_images = max(least, min(math.ceil(share * n_pairs / val.captions_per_image), val.n_images * 4 // 5))
     kept, aside = val.part(0, val.n_images - n_images), val.part(val.n_images - n_images, val.n_images)
     return kept, NoisyPairs(aside, Mismatch.draw(aside.image_of, 0.0, seed=0))

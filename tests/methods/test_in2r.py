@@ -12,7 +12,6 @@ from registered import REGISTERED
 from nclib import methods, models
 from nclib.common.tokens import Tokens
 from nclib.methods.in2r import Refiner, elite_threshold, nearest, sce, unit
-from nclib.methods.parts.bank import encode
 from nclib.methods.parts.neighbours import Queue
 from nclib.methods.parts.vectors import blank_encoding, draws
 
@@ -190,7 +189,7 @@ def test_models_without_draws_get_a_second_view_by_dropout(tmp_path):
         trainer, method = started(tmp_path / model, model=model, dropout=0.5)
         batch = trainer.batch(torch.arange(16))
         assert draws(trainer.networks[0]) == drawn
-        v, t = map(unit, encode(trainer, batch, 0))
+        v, t = map(unit, trainer.encode(batch, 0))
         for x, other in zip((v, t), method._view(trainer, batch, v, t), strict=True):
             share = float((other == 0).float().mean())
             assert (0.3 < share < 0.7) != drawn

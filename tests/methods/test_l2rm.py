@@ -16,6 +16,7 @@ from nclib import losses, methods
 from nclib.methods import Batch, Truth
 from nclib.methods.l2rm import CostNetwork
 from nclib.methods.parts.rematching import SCORED, RematchLog
+from nclib.models import ImageEncoding
 from nclib.noise import BetaMixture, auc
 from nclib.ot import entropic, partial_exact
 from nclib.runs import epoch_arrays
@@ -171,13 +172,16 @@ def test_a_full_batch_of_each_kind_is_enough(matched, rematched, tmp_path, monke
     assert method.cost_optimizer.param_groups[0]["lr"] == pytest.approx(1e-5)
 
 
-def test_cosine_cost_asks_the_loop():
-    loop = Reader()
+def test_cosine_cost_encodes_once_more_in_eval_mode():
+    loop, g = Reader(), torch.Generator().manual_seed(0)
+    v, t = torch.randn(2, 8, 5, generator=g)
+    encoders = {"encode_images": lambda x: ImageEncoding(v), "encode_captions": lambda x: ImageEncoding(t)}
+    loop.networks = [SimpleNamespace(**encoders)]
     method = methods.build("l2rm", cost="cosine")
     modes = []
     loop.evaluating = lambda: contextlib.nullcontext(modes.append("eval"))
-    loop.cosine = lambda batch: torch.full((8, 8), 0.25)
-    assert torch.equal(method._cost(loop, None, torch.zeros(8, 8)), torch.full((8, 8), 0.75))
+    cost = method._cost(loop, Batch(None, None, None), torch.zeros(8, 8))
+    torch.testing.assert_close(cost, 1 - torch.cosine_similarity(v[:, None], t, dim=2))
     assert modes == ["eval"]  # a second encoding in training mode would move the statistics of batch norm
 
 

@@ -209,10 +209,13 @@ def test_record_says_what_the_detector_sees(tmp_path):
     assert kept["density"].shape == (200, 3)
 
 
-def test_too_little_validation_is_told_before_training(trainer):
-    trainer.n_held_out = 1
-    for start in (trainer.method.begin_training, lambda loop: trainer.method.warmup_step(loop, None)):
-        refused(ValueError, lambda start=start: start(trainer), "MSCN", "known to be matched", "1")
+def test_too_little_validation_is_told_before_training(trainer, tmp_path):
+    single = {
+        **tiny.SMALLER,
+        "captions_per_image": 1,
+        "n_val": 2,
+    }  # two pairs, one to validate
+    refused(ValueError, lambda: trainer_of(tmp_path / "few", data_options=single), "known to be matched", "3")
     trainer.n_held_out = 2  # the validation split could not give the 4 that clean_share asks for
     with pytest.warns(UserWarning, match=r"from 2 pairs.* 4 .*2%"):
         trainer.method.begin_training(trainer)

@@ -1,34 +1,20 @@
-"""REPAIR's memory bank of encoded pairs; encoding and comparing in separate calls, in the run's precision."""
+"""REPAIR's memory bank of encoded pairs."""
 
 from __future__ import annotations
 
 import dataclasses
-from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nclib.common.precision import arithmetic
 from nclib.common.tokens import Tokens
-from nclib.methods.base import Batch, Loop
+from nclib.methods.base import Batch
 from nclib.methods.parts.vectors import fragments_of
 from nclib.models.ensemble import JointEncoding
 
 PRECISION = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
-
-
-def _precision(loop: Loop) -> AbstractContextManager[None]:
-    """Return the context in which ``loop.similarity`` runs a network."""
-    return arithmetic(getattr(getattr(loop, "schedule", None), "precision", "fp32"), loop.device)
-
-
-def encode(loop: Loop, batch: Batch, network: int) -> tuple[Any, Any]:
-    """Return the images and captions of a batch as encoded by a network, given by its number."""
-    net = loop.networks[network]
-    with _precision(loop):
-        return net.encode_images(batch.images), net.encode_captions(batch.captions)
 
 
 def part_of(batch: Batch, rows: Tensor) -> Batch:
@@ -37,16 +23,6 @@ def part_of(batch: Batch, rows: Tensor) -> Batch:
     index = rows.to(batch.images.device, non_blocking=True)
     ids = batch.captions.ids[index, : max(lengths)]
     return Batch(batch.index[rows], batch.images[index], Tokens(ids, lengths))
-
-
-def compare(loop: Loop, network: int, images: Any, captions: Any) -> Tensor:
-    """Return the float32 similarities of encoded images (rows) and captions, as ``loop.similarity`` does."""
-    with _precision(loop):
-        S: Tensor = loop.networks[network].similarity(images, captions)
-    return S.float()
-
-
-# ------------------------------------------------------------------------------ rows of any kind of encoding
 
 
 def pooled(encoding: Any) -> Tensor:
@@ -63,33 +39,22 @@ def pooled(encoding: Any) -> Tensor:
     return F.normalize(vectors.detach().float(), dim=1)
 
 
-def _parts(value: Any) -> dict[str, Any]:
-    """Return the fields of an encoding, or the items of a tuple of encodings or tensors; else nothing."""
-    if dataclasses.is_dataclass(value):
-        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-    if isinstance(value, tuple) and value and not isinstance(value[0], int):
-        return {str(i): part for i, part in enumerate(value)}
-    return {}
-
-
-def _flatten(value: Any, name: str = "") -> dict[str, Any]:
-    """Return the tensors and lengths of an encoding by name; what is nested gets dotted names."""
-    if value is None:
-        return {}
-    flat: dict[str, Any] = {}
-    for key, part in _parts(value).items():
-        flat |= _flatten(part, f"{name}.{key}" if name else key)
-    return flat or {name: value}
+def _flatten(encoding: Any) -> dict[str, Any]:
+    """Return the tensors and lengths of an encoding by name; of an ensemble as ``parts.0.NAME``."""
+    if isinstance(encoding, JointEncoding):
+        members = [_flatten(part) for part in encoding.parts]
+        return {f"parts.{i}.{k}": value for i, member in enumerate(members) for k, value in member.items()}
+    every = {field.name: getattr(encoding, field.name) for field in dataclasses.fields(encoding)}
+    return {name: value for name, value in every.items() if value is not None}
 
 
 def _rebuild(template: Any, flat: dict[str, Any], name: str = "") -> Any:
     """Return an encoding built like ``template`` with the values of :func:`_flatten`."""
-    parts = {
-        key: _rebuild(part, flat, f"{name}.{key}" if name else key) for key, part in _parts(template).items()
-    }
-    if dataclasses.is_dataclass(template):
-        return dataclasses.replace(template, **parts)  # type: ignore[type-var]
-    return tuple(parts.values()) if parts else flat.get(name, template)
+    if isinstance(template, JointEncoding):
+        members = [_rebuild(part, flat, f"parts.{i}.") for i, part in enumerate(template.parts)]
+        return JointEncoding(tuple(members))
+    own = {key.removeprefix(name): value for key, value in flat.items() if key.startswith(name)}
+    return dataclasses.replace(template, **own)
 
 
 class BankRows:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -99,14 +98,6 @@ class MetaMatcher(Matcher):
         return compare(self.encode_images(images), self.encode_captions(tokens), logits=logits)
 
 
-@contextmanager
-def _same_draws(seed: int, device: torch.device) -> Iterator[None]:
-    """Draw dropout on a device from ``seed`` inside, and leave the generators as they were."""
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        torch.manual_seed(seed)
-        yield
-
-
 def look_ahead_gradient(
     network: MetaMatcher,
     batch: Batch,
@@ -147,11 +138,13 @@ def look_ahead_gradient(
     # new leaves, so that gradients reach them even while training holds them fixed
     theta = {n: value.detach().requires_grad_() for n, value in weights.items() if n.startswith("meta.")}
     phi = {n: value for n, value in weights.items() if n not in theta}
+    devices = [network.device] if network.device.type == "cuda" else []
 
     def logits(of: Batch, phi: dict[str, Tensor], draws: int, *, paired: bool) -> Tensor:
         tensors = {**phi, **theta, **{name: value.clone() for name, value in buffers.items()}}
         how, inputs = {"logits": True, "paired": paired}, (of.images, of.captions)
-        with _same_draws(draws, network.device):
+        with torch.random.fork_rng(devices=devices):  # leaves the generators as they were
+            torch.manual_seed(draws)
             found: Tensor = torch.func.functional_call(network, tensors, inputs, how)
         return found
 

@@ -15,8 +15,7 @@ class ReplaceLog:
     """Collects the replaced pairs of one epoch on their device; nothing is read back before it ends."""
 
     def __init__(self) -> None:
-        self._kept: list[tuple[Tensor, Tensor]] = []  # on the host: pair, whether its image was replaced
-        self._found: list[tuple[Tensor, Tensor]] = []  # on the device: pair of the entry, label
+        self._rows: list[tuple[Tensor, ...]] = []
 
     def add(self, pair: Tensor, is_image: Tensor, source: Tensor, label: Tensor) -> None:
         """Note new pairs, (n,) each.
@@ -24,21 +23,13 @@ class ReplaceLog:
         On the host: training pair one half of which was replaced, and whether that half was the image. On the
         device: training pair that the new half comes from, and soft label of the new pair.
         """
-        self._kept.append((pair, is_image))
-        self._found.append((source, label.detach()))
+        self._rows.append((pair, is_image, source, label.detach()))
 
     def arrays(self) -> dict[str, Tensor]:
         """Return ``replaced_pair``, ``replaced_image``, ``replaced_by`` and ``replaced_label``, (R,) each."""
-        if not self._kept:
-            return {}
-        pair, is_image = (torch.cat(parts) for parts in zip(*self._kept, strict=True))
-        source, label = (torch.cat(parts).cpu() for parts in zip(*self._found, strict=True))
-        return {
-            "replaced_pair": pair,
-            "replaced_image": is_image,
-            "replaced_by": source,
-            "replaced_label": label,
-        }
+        columns = [torch.cat(parts).cpu() for parts in zip(*self._rows, strict=True)]
+        names = ("replaced_pair", "replaced_image", "replaced_by", "replaced_label")
+        return dict(zip(names, columns, strict=False))  # empty without rows
 
     def report(self, truth: Truth) -> dict[str, float]:
         """Score the new pairs against the ground truth.
