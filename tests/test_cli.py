@@ -112,7 +112,7 @@ def test_a_reader_that_goes_away_ends_a_command_quietly(buffered: bool) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--model_options.unit_fragments", "maybe"], "unit_fragments='maybe': must be True or False"),
+        (["--model_options.finetune", "maybe"], "finetune='maybe': must be True or False"),
         (["--data_options.n_train", "10.5"], "data_options: n_train=10.5: must be a whole number"),
         (["--dataset", "f30k", "--data_options.root", "2024"], "root=2024: must be a path as text, such as"),
     ],

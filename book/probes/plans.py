@@ -88,11 +88,11 @@ def spread(shares: Tensor, used: Tensor) -> dict[str, Tensor]:
 def aligned(network: Any, data: Dataset, **how: Any) -> Iterator[tuple[int, Tensor, Tensor]]:
     """Yield the first picture, plans (n, regions, words) and lengths of captions, by blocks.
 
-    Of test pictures with their first captions, dustbins included; ``how`` goes to ``alignments``.
+    Of test pictures with their first captions, dustbins included; ``how`` goes to :func:`view`.
     """
     for first, v, t in encoded(network, data):
         own = torch.arange(len(t.lengths))
-        yield first, network.alignments(v, t, **how)[own, own], torch.tensor(t.lengths)
+        yield first, view(network, **how).alignments(v, t)[own, own], torch.tensor(t.lengths)
 
 
 def focus(network: Any, data: Dataset, lead: int) -> dict[str, float]:

@@ -224,16 +224,9 @@ class GSC(Method):
         loop.keep(**{name + end: value for name, value in arrays.items()})
 
     def diagnostics(self, truth: Truth) -> dict[str, float]:
-        return mean_report(
-            [
-                {
-                    **detector_report(omega, truth, 0.5),
-                    "auc_consistency": auc(c, truth.matched),
-                    "auc_prediction": auc(p, truth.matched),
-                }
-                for omega, c, p in zip(self.weights(), self.c, self.p, strict=True)
-            ]
-        )
+        reports = [detector_report(omega, truth, 0.5) for omega in self.weights()]
+        consistent = [{"auc_consistency": auc(c, truth.matched)} for c in self.c]
+        return mean_report(reports) | mean_report(consistent)
 
     # -- exact resume -----------------------------------------------------------------------------------
 

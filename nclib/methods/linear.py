@@ -54,11 +54,6 @@ class LinearTowers(DualEncoder):
             self.register_buffer(name, torch.zeros(shape, dtype=torch.float64))
 
     @property
-    def device(self) -> torch.device:
-        """Device of the maps."""
-        return self.image_map.device
-
-    @property
     def dtype(self) -> torch.dtype:
         """Number type of the maps."""
         return self.image_map.dtype

@@ -296,8 +296,8 @@ class Matcher(nn.Module, ABC):
 
     @property
     def device(self) -> torch.device:
-        """Device of the weights."""
-        return next(self.parameters(), torch.empty(0)).device
+        """Device of the weights, or of the buffers of a model without any."""
+        return next(chain(self.parameters(), self.buffers()), torch.empty(0)).device
 
     @property
     def dtype(self) -> torch.dtype:

@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from nclib.common.options import check, rules
 from nclib.common.tokens import Tokens
 from nclib.models.base import CaptionEncoding, ImageEncoding, fragments, option, used_with
 from nclib.models.compiled import alike, call, comparing
@@ -413,21 +412,12 @@ class OMIT(TextMatcher):
         return s.permute(0, 3, 1, 2), p, q
 
     @torch.no_grad()
-    def alignments(
-        self,
-        images: ImageEncoding,
-        captions: CaptionEncoding,
-        *,
-        lam: float | None = None,
-        iterations: int | None = None,
-        sinkhorn: str | None = None,
-    ) -> Tensor:
+    def alignments(self, images: ImageEncoding, captions: CaptionEncoding) -> Tensor:
         """Return how every pair is aligned, (B, C, n, m), for figures and measurements.
 
         These are the plans; for cross attention the shares divided by the number of words, so that a word's
         column sums to what a plan with uniform weights gives it. Row 0 (and for transport column 0) belong to
-        the dustbin where the matching has one. Zero at padding. For transport ``lam``, ``iterations`` and
-        ``sinkhorn`` may differ from the model's.
+        the dustbin where the matching has one. Zero at padding.
 
         Raises
         ------
@@ -442,9 +432,5 @@ class OMIT(TextMatcher):
             share, _ = attention(image, caption, self.attention_tau)
             mask = caption["mask"].t()
             return (share * (mask / mask.sum(0))).permute(0, 3, 1, 2)
-        loop = sinkhorn or self.sinkhorn
-        check(rules(self.Options), sinkhorn=loop)
-        plans = transport_plans(
-            *self._problem(image, caption), lam or self.lam, iterations or self.iterations, loop
-        )
+        plans = transport_plans(*self._problem(image, caption), self.lam, self.iterations, self.sinkhorn)
         return plans.permute(0, 3, 1, 2)

@@ -363,12 +363,13 @@ class PretrainedText(CaptionReader):
         if kind == "clip":
             start_from(self.fc, network.text_projection.weight)
 
-    def forward(self, tokens: Tokens) -> tuple[Tensor, Tensor]:
+    def forward(self, tokens: Tokens, pool: nn.Module | None = None) -> tuple[Tensor, Tensor]:
         """Encode captions as words (C, W, D), zero beyond their lengths, and sentences (C, D) of any length.
 
-        See :meth:`CaptionReader.read`.
+        See :meth:`CaptionReader.read`; a sentence is ``pool(words, mask)`` where that is given.
         """
         states, sentences = self.read(tokens)
-        mask = word_mask(tokens.lengths, states.shape[1], states)[..., None]  # (C, W, 1)
+        mask = word_mask(tokens.lengths, states.shape[1], states)  # (C, W)
         words = self.fc(states)  # (C, W, D)
-        return (l2(words) if self.unit else words) * mask, self.fc(sentences)
+        words = (l2(words) if self.unit else words) * mask[..., None]
+        return words, self.fc(sentences) if pool is None else pool(words, mask)

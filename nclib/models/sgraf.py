@@ -21,7 +21,6 @@ from nclib.models.compiled import alike, call, comparing, exact_linear, wanted
 from nclib.models.encoders import (
     EPS,
     GlobalPooling,
-    TextEncoder,
     l2,
     mask_of,
     sizes_on,
@@ -187,11 +186,7 @@ class SimilarityNodes(RegionWordMatcher):
 
     def encode_captions(self, tokens: Tokens) -> CaptionEncoding:
         """Encode captions as unit words (C, W, D) and global vectors (C, D)."""
-        if isinstance(self.text_encoder, TextEncoder):
-            words, vectors = self.text_encoder(self.check_tokens(tokens), self.text_global)
-        else:
-            words, _ = self.encode_words(tokens)
-            vectors = self.text_global(words, word_mask(tokens.lengths, words.shape[1], words))
+        words, vectors = self.text_encoder(self.check_tokens(tokens), self.text_global)
         return CaptionEncoding(vectors, tokens.lengths, words)
 
     def similarity(self, images: ImageEncoding, captions: CaptionEncoding, *, logits: bool = False) -> Tensor:

@@ -39,19 +39,16 @@ class VSE(CosineMatcher):
     ----------
     region_pool, word_pool : {"mean", "max"}, {"mean", "last"}
         How regions and words become one vector; ``"last"``: the final states of the two directions.
-    unit_fragments : bool
-        Scale regions and words to unit length before pooling.
     **common
         Sizes and encoders; see :class:`~nclib.models.region_words.RegionWordMatcher`.
     """
 
     region_pool: str = option("mean", choices=REGION_POOLS)
     word_pool: str = option("mean", choices=WORD_POOLS)
-    unit_fragments: bool = option(False)
 
     def __init__(self, **common: Any) -> None:
         super().__init__(**common)
-        self.image_encoder.unit = self.text_encoder.unit = self.unit_fragments
+        self.image_encoder.unit = self.text_encoder.unit = False
 
     def encode_images(self, images: Tensor) -> ImageEncoding:
         """Map region features (B, R, feature_dim) to unit vectors (B, D)."""

@@ -80,7 +80,7 @@ MODELS: dict[str, tuple[dict[str, Any], ...]] = {
         {"image_encoder": "linear", "image_global": "first"},
         {"features": "grid"},
     ),
-    "vse": ({"region_pool": "max"}, {"word_pool": "last"}, {"unit_fragments": True}),
+    "vse": ({"region_pool": "max"}, {"word_pool": "last"}),
     "vse_inf": ({"norm_over": "padded"},),
 }
 RUNS: dict[str, dict[str, Any]] = {

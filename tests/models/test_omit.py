@@ -126,7 +126,8 @@ def test_small_lambda_reaches_the_linear_program():
             best = (nclib.ot.exact(cost, p[0, :, 0], q[0, : length + 1, c]).plan * cost).sum()
             gaps = []
             for lam in (0.05, 0.02, 0.006):
-                plan = net.alignments(images, captions, lam=lam)[b, c, :, : length + 1]
+                net.lam = lam
+                plan = net.alignments(images, captions)[b, c, :, : length + 1]
                 gaps.append(float((plan * cost).sum() - best))
             assert gaps[0] > gaps[1] > gaps[2] > -1e-6
             assert gaps[2] < 5e-4
