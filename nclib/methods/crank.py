@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -181,19 +181,13 @@ class CRANK(Method):
         """Compare the held-out pairs with wrong pairs of their own images and captions."""
         held = (~self._trained(loop)).nonzero()[:, 0]
         with loop.evaluating():
-            scores = [self._scores(loop, batch) for batch in loop.batches(held, purpose="count")]
+            scores = [self._mean(loop, batch, pair_scores) for batch in loop.batches(held, purpose="count")]
         given, wrong = torch.cat(scores).unbind(1)
         self.share = counted_share(given, wrong, self.options.kappa)
 
-    def _scores(self, loop: Loop, batch: Batch) -> Tensor:
-        """Return the mean scores of all networks, (B, 2)."""
-        every = [pair_scores(loop.similarity(batch, k), self.options.tau) for k in range(self.n_networks)]
-        return torch.stack(every).mean(0)
-
-    def _losses(self, loop: Loop, batch: Batch) -> Tensor:
-        """Return the mean InfoNCE loss of all networks, (B,)."""
-        tau = self.options.tau
-        every = [losses.info_nce(loop.similarity(batch, k), tau) for k in range(self.n_networks)]
+    def _mean(self, loop: Loop, batch: Batch, measure: Callable[[Tensor, float], Tensor]) -> Tensor:
+        """Return the mean over all networks of a measure of the similarities, (B, ...)."""
+        every = [measure(loop.similarity(batch, k), self.options.tau) for k in range(self.n_networks)]
         return torch.stack(every).mean(0)
 
     # -- 3, 4. rank: before every epoch; a stable space -------------------------------------------------
@@ -211,10 +205,10 @@ class CRANK(Method):
             self.score = torch.zeros(loop.n_pairs)
             self.weight = torch.ones(loop.n_pairs)
             if self.options.select == "mixture":
-                ell = loop.each_pair(lambda batch: self._losses(loop, batch))
+                ell = loop.each_pair(lambda batch: self._mean(loop, batch, losses.info_nce))
                 self.score, self.weight = -ell, divide(ell, GaussianMixture1d.published()).p_clean.float()
             elif LEAST_COUNT <= self.share <= MOST_COUNT:
-                self.score = loop.each_pair(lambda batch: self._scores(loop, batch)[:, 0])
+                self.score = loop.each_pair(lambda batch: self._mean(loop, batch, pair_scores)[:, 0])
                 self.weight = rank_weights(self.score, self.share, self.options.width)
         return loop.batches((self.weight > LEAST_WEIGHT).nonzero()[:, 0], purpose="pairs")
 

@@ -137,11 +137,6 @@ class PCSR(CoTeaching):
         head = cast(PseudoClasses, net.pseudo_classes)
         return head(encoding).log_softmax(1)
 
-    def _vote(self, loop: Loop, network: int, index: Tensor, log_pi: Tensor) -> None:
-        """Count a vote of the pairs at ``index``, (n,), with distributions (n, C)."""
-        self.n_votes = self.n_votes or self._tables(loop, 0, torch.int16)
-        self.n_votes[network][index.to(loop.device, non_blocking=True), log_pi.argmax(1)] += 1
-
     def _keep(self, loop: Loop, index: Tensor, log_pi: Tensor) -> None:
         """Keep the distributions, (n, C), of pairs that the active network trains on, at ``index``, (n,)."""
         self.log_pi = self.log_pi or self._tables(loop, torch.nan, torch.float32)
@@ -169,7 +164,7 @@ class PCSR(CoTeaching):
 
     def posterior(self, loop: Loop, network: int, values: Tensor) -> Division:
         division = divide(values[:, 0], GaussianMixture1d.published(), self.options.threshold)
-        now, every = values[:, 1:].to(loop.device), torch.arange(loop.n_pairs, device=loop.device)
+        now = values[:, 1:].to(loop.device)
         w_c = torch.zeros_like(division.p_clean)
         if self.log_pi:
             # KL(now || kept), (N,); NaN for a pair that was not trained on before.
@@ -177,7 +172,8 @@ class PCSR(CoTeaching):
             kept = ~change.isnan()
             if bool(change[kept].any()):
                 w_c[kept] = divide(change[kept], GaussianMixture1d.published()).p_clean
-        self._vote(loop, network, every, now)
+        self.n_votes = self.n_votes or self._tables(loop, 0, torch.int16)
+        self.n_votes[network][torch.arange(loop.n_pairs, device=loop.device), now.argmax(1)] += 1
         g = consistency(self.n_votes[network]).cpu()
         t, T = loop.epoch, loop.epoch - loop.training_epoch + loop.n_epochs
         theta = float(g.double().mean()) if loop.training_epoch == 0 else self.theta[network]

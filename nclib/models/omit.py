@@ -176,14 +176,10 @@ class OMIT(TextMatcher):
 
     # -- encoding -------------------------------------------------------------------------------------------
 
-    @property
-    def class_token(self) -> bool:
-        return self.image_global == "first"
-
     def encode_images(self, images: Tensor) -> OMITImages:
         """Encode fragments (B, K, feature_dim) as unit vectors (B, K, D) with a unit global vector (B, D)."""
         images = self.cells(images)
-        lead = int(self.class_token)
+        lead = int(self.image_global == "first")
         if images.shape[1] <= lead:
             raise ValueError("images have one fragment, but image_global='first' takes it as the global one")
         if self.training and self.mask_ratio:

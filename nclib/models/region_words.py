@@ -82,15 +82,11 @@ class PictureMatcher(Matcher):
                 )
             self.needs_regions = self.n_regions
             how: dict[str, Any] = {"finetune": self.finetune, "rate": self.image_rate}
-            how |= {"held_epochs": self.held_epochs, "crop": self.crop, "class_token": self.class_token}
+            how |= {"held_epochs": self.held_epochs, "crop": self.crop}
+            how |= {"class_token": getattr(self, "image_global", "mean") == "first"}
             how |= {"kind": self.image, "folder": self.image_folder}
             self.pixels = PICTURE_NETWORKS[self.image](self.feature_dim, self.n_regions, **how)
             self.cell_dim, self.n_slots = self.pixels.width, self.pixels.n_cells
-
-    @property
-    def class_token(self) -> bool:
-        """Whether CLIP's class token stands before the patches."""
-        return False
 
     def cells(self, images: Tensor) -> Tensor:
         """Return region features (B, R, feature_dim) as they are, pictures as cells (B, n, cell_dim)."""

@@ -127,7 +127,7 @@ def test_two_networks_rank_by_their_mean_score_and_train_with_the_same_weights(t
     trainer = tiny.trainer_of("crank_plus", tmp_path, warmup_epochs=2)
     method, trainer.epoch = trainer.method, 2
     single = [trainer.per_pair(lambda S: pair_scores(S, 0.07), network=k) for k in (0, 1)]
-    score = trainer.each_pair(lambda batch: method._scores(trainer, batch))
+    score = trainer.each_pair(lambda batch: method._mean(trainer, batch, pair_scores))
     assert not torch.allclose(*single)
     assert torch.allclose(score, (single[0] + single[1]) / 2, atol=1e-6)
     method.share = 0.4
