@@ -148,13 +148,13 @@ def test_held_out_pairs_are_counted_against_wrong_pairs_of_their_own(tmp_path):
     method = trainer.method
     held = (~method._trained(trainer)).nonzero()[:, 0]
     seen = []
-    scores = method._scores
+    mean = method._mean
 
-    def watched(loop, batch):
-        seen.append((batch.index, scores(loop, batch)))
+    def watched(loop, batch, measure):
+        seen.append((batch.index, mean(loop, batch, measure)))
         return seen[-1][1]
 
-    method._scores = watched
+    method._mean = watched
     method._count(trainer)
     index, found = (torch.cat(parts) for parts in zip(*seen, strict=True))
     assert set(index.tolist()) <= set(held.tolist())
