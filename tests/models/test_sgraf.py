@@ -73,11 +73,11 @@ def test_budget_bounds_the_groups():
     encoded = model.encode_images(images)
     node = len(images) * model.sim_dim * 8 * model._vectors_per_node
     model.memory_budget = 9 * node
-    groups, again = model._plan(encoded.regions, tokens.lengths, None)
+    groups, again = model._plan(encoded.regions, tokens.lengths)
     assert again
     assert max(len(g.rows) * (g.width + 1) for g in groups) <= 9
     with torch.no_grad():
-        assert not model._plan(encoded.regions, tokens.lengths, None)[1]
+        assert not model._plan(encoded.regions, tokens.lengths)[1]
 
 
 def test_ensemble_is_the_mean_and_its_logits_do_not_saturate():
