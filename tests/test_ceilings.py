@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[1]
 CEILINGS = {  # lines of code, without docstrings, comments and blank lines
     ("nclib",): 22_900,
     ("tests",): 20_640,
-    ("book/ncbook",): 4_540,
+    ("book/ncbook",): 4_610,
     ("book/baselines",): 3_830,
     ("book/_ext", "book/bench", "book/probes"): 5_365,
     ("book/teaching",): 330,

@@ -26,9 +26,9 @@ sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "tools"))  # d
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))  # baselines
 
 from baselines import weights
+from ncbook.variant import published_name
 
 from nclib.common.importing import import_own
-from nclib.runs.variant import published_name
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 GRIDS = ROOT / "book" / "grids"

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from nclib.common.npy import npy_header
-from nclib.runs import variant
 from nclib.runs.words import flatten
 
 PLACE = "weights"
@@ -95,9 +94,6 @@ WEIGHTS = {
 """By the name of their folder or file."""
 GLOVE = ("omit", "naaf", "sbe", "pvse", "pcme")
 """Models whose papers start words from GloVe."""
-
-variant.PUBLISHED.update(WEIGHTS)
-variant.VECTORS.update({(model, data): f"glove_{data}.npy" for model in GLOVE for data in ("f30k", "coco")})
 
 
 def below(root: str | Path, value: Any) -> Any:

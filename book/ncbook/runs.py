@@ -13,13 +13,14 @@ import pandas as pd
 
 import nclib
 from ncbook.plots import reader
+from ncbook.variant import NAMED, in_words, usual_settings, variant
 from nclib.common.files import digest
 from nclib.runs.collapse import CURVES, collapse
 from nclib.runs.frame import frame_of, row
 from nclib.runs.record import RECALLS as OF_SUM
 from nclib.runs.record import Record
 from nclib.runs.store import StoredRun, find, stored_records
-from nclib.runs.variant import NAMED, in_words, usual_settings, value_text
+from nclib.runs.words import value_text
 
 RECORDED = Path(__file__).resolve().parents[1] / "results"  # the book's own records
 METRICS = ("seed", "rsum", "map_avg")
@@ -96,7 +97,7 @@ def load_runs(
     for one in stored_records(folder or _own()):
         s = one.settings
         if (dataset is None or s.get("dataset") == dataset) and (preset is None or s.get("preset") == preset):
-            rows[one.task].append({**row(one), **_derived(one)})
+            rows[one.task].append({**row(one), "variant": variant(s), **_derived(one)})
     for of_task in rows.values():
         _tell_apart(of_task)
     without = {"pairs": KEYS, "labels": CATEGORY_KEYS}
@@ -373,8 +374,8 @@ def rows_of(runs: pd.DataFrame, rows: Mapping[str, tuple[str, dict[str, Any]]]) 
 def as_preset(runs: pd.DataFrame, **options: Any) -> pd.DataFrame:
     """Return the runs that differ from their preset in these options alone; plain training has any loss."""
     free = runs["variant"].str.replace(r"(^|, )loss=\w+", "", regex=True).str.removeprefix(", ")
-    variant = runs["variant"].where(runs["method"] != "plain", free)
-    return runs[variant == in_words(options)]
+    changed = runs["variant"].where(runs["method"] != "plain", free)
+    return runs[changed == in_words(options)]
 
 
 def devices(runs: pd.DataFrame) -> str:

@@ -15,7 +15,7 @@
 ``request``         a run that is asked for, what names it, and whether a record answers
 ``paths``           the paths of one machine among settings
 ``store curves``    tables of records in files: read, found, appended; ``digests`` of these files
-``frame variant``   records as one data frame, and in words what is unusual about each
+``frame``           records as one data frame
 ``machine``         device, threads, memory, versions
 ``combination``     finished runs tested as one model
 ``tracking``        reports of epochs to a function or an object

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from nclib.runs.store import stored_records
 from nclib.runs.tables import StoredRun
-from nclib.runs.variant import variant
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,9 +43,8 @@ def table(source: str | Path, task: str = "") -> pd.DataFrame:
             Diagnostics of the last training epoch, then ``seconds`` and the other costs.
         ``noise.*``, ``environment.*``
             The noise that was drawn; versions and hardware.
-        ``device``, ``best_epoch``, ``remarks``, ``variant``, ``name``, ``path``
-            What computed the run; the selected epoch; what keeps it from being what its name says; the
-            settings that differ from the usual ones in words (:func:`nclib.runs.variant.variant`); its name;
+        ``device``, ``best_epoch``, ``remarks``, ``name``, ``path``
+            What computed the run; the selected epoch; what keeps it from being what its name says; its name;
             and where its record is, for :func:`nclib.runs.load_record`.
 
     Raises
@@ -91,7 +89,6 @@ def row(one: StoredRun) -> dict[str, Any]:
         "device": content["environment"]["device"],
         "best_epoch": content["best_epoch"],
         "remarks": one.remarks,
-        "variant": variant(settings),
         "name": content["name"],
         "path": str(one.path),
     }

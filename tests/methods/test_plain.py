@@ -1,11 +1,11 @@
 """Plain training with averaged weights, against a plain loop over the steps."""
 
 import torch
+from ncbook.variant import variant
 from tiny import run
 
 import nclib
 from nclib.runs.pair_trainer import PairTrainer
-from nclib.runs.variant import variant
 
 
 def test_an_average_of_the_weights_is_validated_and_tested(tmp_path, monkeypatch):

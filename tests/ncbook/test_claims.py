@@ -26,10 +26,10 @@ from ncbook.evidence import (
 )
 from ncbook.match import ENCODED, RunSpec
 from ncbook.runs import RECALLS
+from ncbook.variant import variant
 from records_made import lines, save, save_category
 
 import nclib
-from nclib.runs.variant import variant
 
 MADE = {"O10", "O23", "O24"}  # mathematics, decided by solving problems
 PROBED = {"L15", "L26", "L30", "O20", "O21", "O22", "R16", "R20", "R24"}  # by probes, whatever the records

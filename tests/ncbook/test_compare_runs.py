@@ -15,10 +15,10 @@ from ncbook.match import run_of
 from ncbook.papers import rows_of
 from ncbook.regime import ONLY_SHORT, place_of
 from ncbook.runs import outdated
+from ncbook.variant import variant
 from records_made import collect, lines, save, save_category
 
 import nclib
-from nclib.runs.variant import variant
 
 
 @pytest.fixture(scope="module")

@@ -1,10 +1,10 @@
 """One experiment for two tasks: parameters, noise that was asked for, names of one thing, records."""
 
 import pytest
+from ncbook.variant import variant
 from small import SMALL, SMALL_LABELS
 
 import nclib
-from nclib.runs.variant import variant
 
 OWN_FILES = {"root": "x", "build_vocabulary": True}  # files of one's own in that layout
 

@@ -6,8 +6,7 @@ import numpy as np
 import torch
 from baselines.weights import WEIGHTS, below, problem
 from data_check import GOOD, MISSING, check_more, main
-
-from nclib.runs.variant import published_name
+from ncbook.variant import published_name
 
 
 def test_published_weights_are_told_by_their_folder():

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from baselines.weights import GLOVE, WEIGHTS
+
 from nclib import models
 from nclib.common.options import defaults, needed_options
 from nclib.data.registry import datasets
@@ -14,16 +16,13 @@ from nclib.methods.decl import published_warmup
 from nclib.runs.identity import JOINED, UNSAID, former_values, naming
 from nclib.runs.presets import PAPER
 from nclib.runs.tasks import experiment_of
-from nclib.runs.words import value_text as value_text
+from nclib.runs.words import value_text
 
 NAMED = ("method", "model", "dataset", "mrate", "protocol", "noise_rate", "noise_sha256", "seed", "preset")
 """Settings that name a run; everything else that differs from the usual makes a variant of it."""
 ENCODED_BY = ("pieces", "pixels", "boxes")  # options of the papers' data that decide what a model reads
-PUBLISHED: set[str] = set()
-"""Files and folders of published weights, whose names a variant shows in place of their digests.
-``book/baselines/weights.py`` adds those of the papers' tables."""
-VECTORS: dict[tuple[str, str], str] = {}
-"""The file of :data:`PUBLISHED` from which a model usually starts on a data set, in the preset ``paper``."""
+VECTORS = {(model, data): f"glove_{data}.npy" for model in GLOVE for data in ("f30k", "coco")}
+"""The published vectors from which a model usually starts on a data set, in the preset ``paper``."""
 
 
 def in_words(values: Mapping[str, Any]) -> str:
@@ -68,7 +67,7 @@ def published_name(value: object) -> str:
     if not isinstance(value, str) or not value:
         return ""
     path = Path(value)
-    return path.name if path.name in PUBLISHED and path.parent.name in ("weights", "") else ""
+    return path.name if path.name in WEIGHTS and path.parent.name in ("weights", "") else ""
 
 
 @functools.cache
