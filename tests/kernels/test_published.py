@@ -40,10 +40,11 @@ def agree(host, kernel, rtol=1e-9):
         torch.testing.assert_close(got, want, rtol=rtol, atol=1e-14 if rtol < 1e-8 else 1e-9)
 
 
-def plans_agree(monkeypatch, shape, reg, dtype, rtol):
+def plans_agree(monkeypatch, shape, reg, dtype, rtol, every=1):
     cost, p, q, mask = problem(shape, holes=0.3, dtype=dtype)
     mass = torch.linspace(0.1, 0.6, cost[..., 0, 0].numel(), dtype=torch.float64).reshape(shape[:-2])
-    for sides, allowed in (((None, None), None), ((None, None), mask), ((p, q), None), ((p, q), mask)):
+    ways = [((None, None), None), ((None, None), mask), ((p, q), None), ((p, q), mask)]
+    for sides, allowed in ways[::every]:
         host, kernel = both(monkeypatch, cost, mass, *sides, reg=reg, mask=allowed, stop="published")
         agree(host, kernel, rtol)
         assert kernel.plan.isfinite().all()
@@ -62,7 +63,7 @@ def test_plans_passes_and_errors_are_those_of_the_host(shape, reg, dtype, rtol, 
     ("shape", "reg"), [((1, 1), 0.07), ((7, 13), 0.01), ((3, 33, 20), 0.07), ((2, 2, 20, 9), 0.5)]
 )
 def test_tiles_of_rows_give_what_the_host_does(shape, reg, tiles, monkeypatch):
-    plans_agree(monkeypatch, shape, reg, torch.float64, 1e-9)
+    plans_agree(monkeypatch, shape, reg, torch.float64, 1e-9, every=3)
 
 
 def test_a_batch_of_l2rm_with_a_sharp_regularisation(monkeypatch):
