@@ -201,6 +201,11 @@ class Lengths(Matcher):
         return -(images.vectors - captions.vectors.t()).abs()
 
 
+class Turned(FragmentMatcher):
+    def pair_scores(self, regions, words, mask):
+        return torch.einsum("brd,nwd->nb", regions, words)
+
+
 def padded(self, tokens):
     return CaptionEncoding(torch.full((len(tokens), 1), float(tokens.ids.shape[1])), tokens.lengths)
 
@@ -212,6 +217,7 @@ def deep(self, depth=1, **common):
 MODEL_MISTAKES = [
     (torch.nn.Linear, TypeError, ["Matcher", "Linear"]),
     (FragmentMatcher, TypeError, ["FragmentMatcher", "pair_scores"]),
+    (Turned, TypeError, ["Turned.pair_scores", "(2, 1)", "(1, 2)"]),
     (type("Empty", (Matcher,), {}), TypeError, ["Empty", "encode_captions", "encode_images", "similarity"]),
     ({"__init__": deep}, TypeError, ["Mine.__init__", "**common", "option("]),
     ({"__init__": lambda self: None}, TypeError, ["Mine.__init__", "**common"]),

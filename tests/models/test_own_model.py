@@ -1,7 +1,5 @@
 """An author's own model: declared options, the memory of its comparison, and two methods that suffice."""
 
-from typing import Any
-
 import pytest
 import torch
 from refusals import refused
@@ -9,7 +7,7 @@ from refusals import refused
 import nclib
 from nclib import models
 from nclib.common.options import rules
-from nclib.models import CaptionEncoding, CosineMatcher, FragmentMatcher, ImageEncoding, Tokens, option
+from nclib.models import FragmentMatcher, Tokens, option
 from nclib.models.registry import MODELS
 
 SIZES = {"feature_dim": 5, "vocab_size": 9, "n_regions": 3, "embed_dim": 4, "word_dim": 3}
@@ -33,48 +31,23 @@ class Heavy(Weighed):
     weight: float = option(3.0, above=1)
 
 
-class Mean(CosineMatcher):
-    """One vector each."""
-
-    def encode_images(self, images):
-        return ImageEncoding(models.l2(self.encode_regions(images).mean(1)))
-
-    def encode_captions(self, tokens):
-        _, last = self.encode_words(tokens)
-        return CaptionEncoding(models.l2(last), tokens.lengths)
-
-
-@pytest.fixture
-def mine(request):
-    """The model ``mine`` in the catalogue."""
-    models.register("mine", summary="for a test")(request.param)
-    yield request.param
-    MODELS.remove("mine")
-
-
-@pytest.mark.parametrize("mine", [Weighed], indirect=True)
-def test_declared_options_and_sizes_are_options(mine):
+def test_declared_options_and_sizes_are_options():
+    models.register("mine", summary="for a test")(Weighed)
     assert list(rules(models.options("mine"))) == [*rules(FragmentMatcher.Options), "weight", "kind", "rate"]
     model = models.build("mine", **SIZES, weight=2, rate=0.5)
+    MODELS.remove("mine")
     assert (model.weight, model.kind, model.rate, model.embed_dim) == (2.0, "abs", 0.5, 4)
     assert isinstance(model.weight, float)
     assert (Heavy(**SIZES).weight, Weighed(**SIZES).weight, Weighed(**SIZES).rate) == (3.0, 1.0, None)
-
-
-@pytest.mark.parametrize(
-    ("cls", "options", "named"),
-    [
-        (Weighed, {"weight": 0}, ["weight=0", "above 0"]),
-        (Weighed, {"weight": True}, ["weight=True", "number"]),
-        (Weighed, {"kind": "cube"}, ["kind='cube'", "'abs', 'square'"]),
-        (Weighed, {"weigth": 1}, ["'weigth'", "'weight'"]),
-        (Weighed, {"embed_dim": 0}, ["embed_dim=0", "at least 1"]),
-        (Weighed, {"rate": 1}, ["rate=1", "None", "below 1"]),
-        (Heavy, {"weight": 1}, ["weight=1", "above 1"]),
-    ],
-)
-def test_an_option_that_is_not_allowed(cls, options, named):
-    refused(ValueError, lambda: cls(**SIZES | options), *named)
+    for cls, options, *named in (
+        (Weighed, {"weight": 0}, "weight=0", "above 0"),
+        (Weighed, {"weigth": 1}, "'weigth'", "'weight'"),
+        (Weighed, {"embed_dim": 0}, "embed_dim=0", "at least 1"),
+        (Heavy, {"weight": 1}, "weight=1", "above 1"),
+    ):
+        refused(ValueError, lambda cls=cls, options=options: cls(**SIZES | options), *named)
+    unknown = lambda: nclib.run("plain", model="mine", dataset="planted", progress=False)  # noqa: E731
+    refused(ValueError, unknown, "model='mine'", "import the file that registers")
 
 
 def test_memory_of_training_is_measured():
@@ -105,28 +78,3 @@ def test_the_measured_memory_bounds_a_group(monkeypatch):
     torch.testing.assert_close(parts, whole)
     assert len(widths) > 5
     assert max(widths) <= 12
-
-
-def test_a_wrong_shape_of_fragment_scores_is_named():
-    class Wrong(Weighed):
-        def pair_scores(self, regions, words, mask):
-            return super().pair_scores(regions, words, mask).t()
-
-    refused(TypeError, lambda: nclib.testing.check_model(Wrong), "Wrong.pair_scores", "(2, 1)", "(1, 2)")
-
-
-@pytest.mark.parametrize("mine", [Mean], indirect=True)
-def test_one_vector_each_needs_two_methods_only(mine, tmp_path):
-    given: dict[str, Any] = {
-        "data_options": {"n_train": 128, "n_val": 20, "n_test": 20},
-        "model_options": {"embed_dim": 32, "dropout": 0.1},
-        **{"dataset": "planted", "mrate": 0.0, "warmup_epochs": 0, "epochs": 2, "batch_size": 16},
-    }
-    record = nclib.run("plain", model="mine", **given, out=str(tmp_path), progress=False)
-    chance = 100 * (1 + 5 + 10) * 2 / 20
-    assert record.metrics["test"]["rsum"] > 1.5 * chance
-
-
-def test_an_unknown_model_is_told_to_be_imported():
-    with pytest.raises(ValueError, match=r"model='mine': must be one of .*import the file that registers"):
-        nclib.run("plain", model="mine", dataset="planted", progress=False)

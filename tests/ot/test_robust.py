@@ -9,18 +9,6 @@ from nclib.ot.cpu import _Pace
 from nclib.ot.device import newton_step
 
 
-def test_an_empty_row_of_a_plain_problem_has_no_potential():
-    cost = torch.rand(8, 8, generator=torch.Generator().manual_seed(0))
-    mask = torch.ones(8, 8, dtype=torch.bool)
-    mask[3], mask[:, 5] = False, False
-    t = nclib.ot.partial_sinkhorn(cost, 0.4, reg=0.1, mask=mask)
-    assert t.converged
-    assert t.potentials.f[3] == t.potentials.g[5] == -torch.inf
-    for stop in ("accurate", "published"):
-        with pytest.raises(ValueError, match="infeasible"):
-            nclib.ot.partial_sinkhorn(cost, 0.88, reg=0.1, mask=mask, stop=stop)
-
-
 def small_problems(count, n, m):
     """Random problems with holes; the first row and column allow everything, so that any mass can flow."""
     g = torch.Generator().manual_seed(0)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
-
 import pytest
 import torch
 from small import QUIET, fact
@@ -166,30 +163,19 @@ def test_a_seed_of_the_noise_draws_nothing_else(method, own, tmp_path):
         experiment.resolve(**own, noise_seed=0, noise_file=file)
 
 
-def test_a_reloaded_method_is_registered_again_and_renames_its_runs(tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    path = tmp_path / "reloaded_method.py"
-    source = "from nclib import methods\nfrom nclib.methods.ncr import NCR\n"
-    source += "@methods.register('reloaded', summary='')\nclass Mine(NCR):\n    scale = {}\n"
-    path.write_text(source.format(2.0))
-    try:
-        module = importlib.import_module("reloaded_method")
-        before = name("reloaded", dataset="planted")
-        path.write_text(source.format(12.0))
-        assert name("reloaded", dataset="planted") == before
-        importlib.reload(module)
-        assert name("reloaded", dataset="planted") != before
-    finally:
-        METHODS.remove("reloaded")
-
-
-def test_code_of_the_package_does_not_count(monkeypatch):
-    assert own_code([L2RM, experiment_of]) == ""
-    assert Request({}, own_code([L2RM])).code == {"numerics": identity.NUMERICS}
+def test_code_of_the_user_names_a_run_and_that_of_the_package_does_not(monkeypatch):
     before = name("l2rm", dataset="planted")
     monkeypatch.setattr(L2RM, "n_networks", 7)
     assert name("l2rm", dataset="planted") == before
+    assert Request({}, own_code([L2RM, experiment_of])).code == {"numerics": identity.NUMERICS}
+    named = set()
+    for version in (1, 2):
+        methods.register("bolder", summary="L2RM by another name")(
+            type("Bolder", (L2RM,), {"version": version})
+        )
+        named.add(name("bolder", dataset="planted"))
+        METHODS.remove("bolder")
+    assert len(named) == 2
 
 
 @pytest.mark.slow
