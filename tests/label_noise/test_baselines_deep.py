@@ -122,11 +122,6 @@ def test_correlations_are_the_singular_values_of_t():
     assert cca.correlations(h1.float(), h2.float()).dtype == torch.float64
 
 
-def test_correlation_of_a_view_with_itself_is_complete():
-    h = draw(200, 5)
-    assert cca.correlations(h, 3 * h + 7, r1=1e-9, r2=1e-9).sum().item() == pytest.approx(5, abs=1e-6)
-
-
 def test_correlation_gradient():
     h1, h2 = (x.requires_grad_() for x in (draw(12, 3), draw(12, 3, seed=1)))
     assert torch.autograd.gradcheck(lambda a, b: cca.correlations(a, b).sum(), (h1, h2))

@@ -13,7 +13,7 @@ from nclib.methods.parts.bank import FeatureBank, pooled
 from nclib.methods.repair import half_replacement
 from nclib.models import CaptionEncoding, ImageEncoding
 from nclib.noise import rank_correlation, rank_labels
-from nclib.runs import checkpoint, epoch_arrays
+from nclib.runs import epoch_arrays
 
 SMALL_RUN = {"mrate": 0.5, "epochs": 1, "bank_size": 64, "K": 5, "data_options": tiny.SMALLER}
 
@@ -75,22 +75,6 @@ def test_pooled_is_the_unit_mean_of_regions_and_of_valid_words():
         assert torch.allclose(t[i], mean / mean.norm())
     plain = ImageEncoding(images.vectors)
     assert torch.allclose(pooled(plain), torch.nn.functional.normalize(images.vectors, dim=1))
-
-
-def test_bank_state_survives_a_checkpoint(tmp_path):
-    first, second = FeatureBank(8, "bf16"), FeatureBank(8, "bf16")
-    for turn in range(3):
-        first.push(*encodings(5, 4, turn))
-    checkpoint.save(tmp_path / "bank.safetensors", first.state())
-    second.load_state(checkpoint.load(tmp_path / "bank.safetensors"), torch.device("cpu"))
-    for bank in (first, second):
-        bank.push(*encodings(2, 6, 9))  # goes on where it was
-    every = torch.arange(8)
-    assert torch.equal(first.captions(every).words, second.captions(every).words)
-    assert first.captions(every).lengths == second.captions(every).lengths
-    assert torch.equal(first.images(every).regions, second.images(every).regions)
-    assert all(torch.equal(a, b) for a, b in zip(first.features(), second.features(), strict=True))
-    assert first.nbytes == second.nbytes
 
 
 @pytest.mark.parametrize("name", REGISTERED)

@@ -93,15 +93,6 @@ def left(out: Path) -> object:
 
 @pytest.mark.exhaustive
 @pytest.mark.slow
-def test_a_run_killed_twenty_times_ends_as_if_nothing_had_been(tmp_path: Path) -> None:
-    draw = random.Random(0)
-    status, said = python(KILLED, str(tmp_path), "l2rm", *(f"{draw.uniform(0, 0.4)}" for _ in range(20)))
-    assert (status, int(said) >= 1) == (0, True)  # the last ones may find the run finished
-    assert left(tmp_path / "killed") == left(tmp_path / "alone")
-
-
-@pytest.mark.exhaustive
-@pytest.mark.slow
 @settings(max_examples=max(1, settings.default.max_examples // 50), phases=[Phase.generate])
 @given(st.integers(0, 2**32 - 1))
 def test_a_killed_run_of_any_method_ends_as_if_nothing_had_been(seed: int) -> None:

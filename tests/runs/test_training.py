@@ -12,7 +12,7 @@ from small import SMALL
 import nclib
 from nclib import data, methods
 from nclib.noise import Mismatch
-from nclib.runs import epoch_arrays, experiment_of, pairs, resolve
+from nclib.runs import experiment_of, pairs, resolve
 from nclib.runs.noisy_pairs import NoisyPairs
 
 TINY = SMALL | {
@@ -39,12 +39,6 @@ def test_record_holds_what_a_table_needs(finished):
     assert stored["noise"]["true_rate"] == pytest.approx(0.4, abs=0.05)
     assert len(stored["data"]["checksum"]) == 64
     assert [row["phase"] for row in stored["curves"]] == ["warm-up", "training", "training"]
-    from sklearn.metrics import roc_auc_score
-
-    trainer = nclib.open_run(finished).trainer
-    kept = epoch_arrays(finished.folder)[3]
-    auc = roc_auc_score(trainer.pairs.noise.matched, kept["p_clean"])
-    assert stored["diagnostics"]["auc"] == pytest.approx(auc, abs=1e-12)
     assert stored["cost"]["parameters"] > 100
     assert {"rsum", "i2t_map_at_r", "relevant_rsum"} <= set(stored["metrics"]["test"])
 
@@ -73,47 +67,6 @@ METHODS = [
     name for name in methods.METHODS if not issubclass(methods.METHODS[name].factory, methods.ClosedForm)
 ]
 MODELS = list(REGISTERED)
-# Each method meets two models, and each model two methods.
-PAIRINGS = [
-    (METHODS[i % len(METHODS)], MODELS[(i + 5 * shift) % len(MODELS)])
-    for shift in range(2)
-    for i in range(max(len(METHODS), len(MODELS)))
-]
-
-
-@pytest.mark.exhaustive
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:.*(do not fill a batch|warm-up goes on)")
-@pytest.mark.parametrize(("method", "model"), PAIRINGS)
-def test_every_method_trains_saves_and_loads_two_models(method, model, tmp_path):
-    # PCME and SBE learn slowly: one epoch of warm-up leaves hardly a pair that looks matched.
-    given = {"model": model, "epochs": 1, "warmup_epochs": 4 if model in ("pcme", "sbe") else 1}
-    given["data_options"] = {"n_train": 32, "n_val": 10, "n_test": 10}
-    if method == "mscn":  # few pairs and one epoch: its mixture calls hardly any of them matched
-        given["threshold"] = 0.0
-    if method == "crcl":
-        given["schedules"] = 1
-    record = run(tmp_path, method, **given)
-    opened, start = nclib.open_run(record), start_of(method, tmp_path, **given)
-    # Every network has moved as a whole, and the tested numbers are those of the weights that were kept.
-    for network, before in zip(opened.trainer.networks, start.networks, strict=True):
-        pairs_of = zip(network.named_parameters(), before.parameters(), strict=True)
-        # IN2R's refiners train from the second epoch on, when the other network's queue has been filled; some
-        # parts of VSRN and HREM in the models' own losses only.
-        later = ("refiners.", *{"vsrn": ("decoder.",), "hrem": ("relations.",)}.get(model, ()))
-        moved = [
-            not torch.equal(p, q)
-            for (name, p), q in pairs_of
-            if not any(f".{part}" in f".{name}" for part in later)  # MSCN holds the model as a part
-        ]
-        assert sum(moved) > 0.9 * len(moved)
-        assert all(torch.isfinite(p).all() for p in network.parameters())
-    test = opened.dataset.test
-    assert pairs.metrics_of(opened.trainer.scores(test), test) == {
-        name: group
-        for name, group in record.metrics.items()
-        if name in ("test", "test_dsl", "single", "errors")
-    }
 
 
 def rank_share(trainer, split):
@@ -141,8 +94,20 @@ if "teran" in REGISTERED:
 @pytest.mark.parametrize(("method", "model"), LEARNS)
 def test_every_model_and_every_method_learn(method, model, tmp_path):
     given = {"model": model, "mrate": 0.0, "lr": 5e-3} | LEARNS[method, model]
-    opened = nclib.open_run(run(tmp_path, method, **given))
-    untrained = rank_share(start_of(method, tmp_path, **given), opened.dataset.train)
+    record = run(tmp_path, method, **given)
+    opened, start = nclib.open_run(record), start_of(method, tmp_path, **given)
+    # Every network has moved as a whole, and the tested numbers are those of the weights that were kept.
+    for network, before in zip(opened.trainer.networks, start.networks, strict=True):
+        pairs_of = zip(network.named_parameters(), before.parameters(), strict=True)
+        # Some parts of VSRN and HREM move by the models' own losses only.
+        later = {"vsrn": ("decoder.",), "hrem": ("relations.",)}.get(model, ())
+        moved = [not torch.equal(p, q) for (name, p), q in pairs_of if not name.startswith(later)]
+        assert sum(moved) > 0.9 * len(moved)
+        assert all(torch.isfinite(p).all() for p in network.parameters())
+    test = opened.dataset.test
+    found = pairs.metrics_of(opened.trainer.scores(test), test)
+    assert found == {name: record.metrics[name] for name in found}
+    untrained = rank_share(start, opened.dataset.train)
     assert untrained > 0.4
     assert rank_share(opened.trainer, opened.dataset.train) < 0.85 * untrained
 
