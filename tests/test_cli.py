@@ -155,43 +155,22 @@ def test_a_file_of_ones_own_is_imported_first(tmp_path, capsys, monkeypatch):
     assert "import nowhere.py: must be a Python file" in capsys.readouterr().err
 
 
-# ----------------------------------------------------------------------------------------- finished runs
-
-
-def tiny(out: Path, method: str, **values) -> Record:
-    size = {"dataset": "planted", "model": "bow", "epochs": 1, "warmup_epochs": 1, "mrate": 0.4}
-    size |= {"data_options": {"n_train": 40}, "out": out, "progress": False}
-    return nclib.run(method, **{**size, **values})
-
-
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory) -> tuple[Record, Record]:
-    out = tmp_path_factory.mktemp("runs")
-    return tiny(out, "ncr"), tiny(out, "plain")
-
-
-BOW = ["--dataset", "planted", "--model", "bow", "--mrate", "0.4", "--warmup_epochs", "1"]
-
-
-def test_a_dry_run_says_what_the_run_would_do(runs, tmp_path, capsys) -> None:
-    words = ["run", "ncr", *BOW, "--epochs", "3", "--data_options.n_train", "80", "--dry-run"]
-    assert cli.main([*words, "--out", str(tmp_path / "none")]) == 0
+def test_a_dry_run_says_what_the_run_would_do_and_knows_a_finished_one(tmp_path, capsys) -> None:
+    size = ["--dataset", "planted", "--model", "bow", "--mrate", "0.4", "--warmup_epochs", "1"]
+    words, out = ["run", "ncr", *size, "--epochs", "3", "--data_options.n_train", "80"], tmp_path / "runs"
+    assert cli.main([*words, "--dry-run", "--out", str(out)]) == 0
     shown = capsys.readouterr().out
     assert re.search(r"steps +at most 104, in 4 epochs of 400 pairs", shown)  # 13 of each network in an epoch
-    assert not (tmp_path / "none").exists()
-    out = str(Path(runs[0].folder).parent)
-    assert cli.main([*words, "--out", out, "--json"]) == 0
+    assert cli.main([*words, "--dry-run", "--out", str(out), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["state"], found["pairs"], found["steps"]) == ("new", 400, 104)
     assert found["settings"]["method_options"]["threshold"] == 0.5
-    assert not Path(found["folder"]).exists()
-
-
-def test_a_dry_run_knows_a_finished_one(runs, capsys) -> None:
-    out = str(Path(runs[1].folder).parent)
-    words = ["run", "plain", *BOW, "--epochs", "1", "--data_options.n_train", "40", "--out", out]
+    assert not out.exists()
+    given = {"dataset": "planted", "model": "bow", "mrate": 0.4, "warmup_epochs": 1, "epochs": 1}
+    record = nclib.run("plain", **given, data_options={"n_train": 40}, out=out, progress=False)
+    words = ["run", "plain", *size, "--epochs", "1", "--data_options.n_train", "40", "--out", str(out)]
     assert cli.main([*words, "--dry-run", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert (found["state"], found["folder"]) == ("done", runs[1].folder)
+    assert (found["state"], found["folder"]) == ("done", record.folder)
     assert cli.main([*words, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["metrics"] == runs[1].metrics
+    assert json.loads(capsys.readouterr().out)["metrics"] == record.metrics

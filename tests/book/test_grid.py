@@ -208,24 +208,6 @@ def test_a_record_on_other_data_does_not_answer(engine, tmp_path, capsys):
     assert "1 of 1 runs recorded" in capsys.readouterr().out
 
 
-def test_two_drivers_on_one_folder_do_not_swap_their_data(engine, monkeypatch, tmp_path):
-    here, there = (features(tmp_path / name, seed) for seed, name in enumerate("ab"))
-    words = [str(write(tmp_path, {**ON_FILES, "seed": [0, 1]})), "--work", str(tmp_path / "w")]
-    of = {root: [*words, "--root", str(root), "--out", str(root / "records")] for root in (here, there)}
-
-    def other_first(given, **more):
-        monkeypatch.setattr(grid.subprocess, "call", engine)
-        assert grid.main(of[there]) == 0  # writes its plan and makes its runs before those of this one
-        engine(given, **more)
-
-    monkeypatch.setattr(grid.subprocess, "call", other_first)
-    assert grid.main(of[here]) == 0
-    for root in (here, there):
-        table = nclib.table(root / "records")
-        assert set(table["data.checksum"]) == {nclib.data.load("f30k", root=str(root)).checksum}
-        assert len(table) == 2
-
-
 @pytest.mark.exhaustive
 def test_drivers_with_the_real_engine_on_one_folder_keep_data_and_rows_apart(tmp_path):
     here, there = (features(tmp_path / name, seed) for seed, name in enumerate("ab"))

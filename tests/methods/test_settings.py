@@ -8,9 +8,7 @@ from typing import Any
 import pytest
 import tiny
 
-from nclib import methods, models
 from nclib.methods.decl import published_warmup
-from nclib.methods.mscn import MetaMatcher
 from nclib.runs import resolve
 
 SETS = ("f30k", "coco", "cc152k")
@@ -122,8 +120,3 @@ def test_what_a_method_cannot_train_with_is_refused(
         tiny.run(method, tmp_path, **given)
     assert [word for word in named if word not in str(error.value)] == []
     assert not list(tmp_path.iterdir())
-
-
-def test_mscn_wraps_the_model() -> None:
-    prepared = methods.build("mscn").prepare(models.build("vse", feature_dim=3, vocab_size=4))
-    assert isinstance(prepared, MetaMatcher)
