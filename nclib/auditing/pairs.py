@@ -18,7 +18,7 @@ from nclib.auditing.wording import OF_TEXTS, Words
 from nclib.common.checks import check_array, check_rows, check_within, has_length
 from nclib.readers import open_array
 from nclib.readers.listing import is_missing
-from nclib.readers.pictures import MISSING, UnreadableError, open_picture
+from nclib.readers.pictures import open_picture
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -149,14 +149,8 @@ class Pairs:
 
     def thumbnail(self, row: int, side: int) -> Image:
         """Return a small copy of a picture, or raise an UnreadableError."""
-        return open_picture(self._found(row), side)
-
-    def _found(self, row: int) -> Path | io.BytesIO:
-        if self.file is not None:
-            return self.file(row)
-        if self.pictures is None:
-            raise UnreadableError(MISSING)
-        return Path(self.pictures[row])
+        names = self.pictures or ()
+        return open_picture(Path(names[row]) if self.file is None else self.file(row), side)
 
     @property
     def n_images(self) -> int:

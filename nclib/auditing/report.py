@@ -96,7 +96,7 @@ def notebook_view(audit: Findings) -> str:
 def _template(name: str) -> Template:
     pages = Environment(loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined)
     pages.policies["json.dumps_kwargs"] = {"allow_nan": False}
-    pages.filters |= {"cut": _cut, "percent": percent}
+    pages.filters |= {"cut": _cut, "percent": percent, "count": "{:,}".format}
     pages.tests["known"] = lambda value: value == value  # NaN differs from itself
     return pages.get_template(name)
 
@@ -119,11 +119,11 @@ def _contents(audit: Findings, folder: Path) -> dict[str, Any]:
     pairs, table, costs = audit.pairs, audit.table.reset_index(drop=True), audit.curves["threshold"]
     pictures: dict[int, str] = {}  # data URI by picture row, "" where there is none to show
     suspects, asked = _suspects(audit), [pairs.row_of[name] for name in audit.ask(ASKED)["id"]]
-    t = np.asarray(costs["t"])
+    t = costs["t"]
     alike, members = _alike(audit, [*suspects, *asked])
-    copies = table[["image_duplicate_of", "caption_duplicate_of"]]
-    repeated = np.flatnonzero((copies != "").any(axis=1))
-    excerpts = [_cut(text, 80) for text in pairs.texts] if pairs.texts else [""] * len(table)
+    short = table[["id", "caption", "image_duplicate_of", "caption_duplicate_of"]]
+    short = short.assign(caption=[_cut(text, 80) for text in table["caption"]])
+    problems = [(*short.iloc[row, :2], reason) for row, reason in sorted(pairs.problems.items())]
     contents = {
         **_facts(audit),
         "audit": audit,
@@ -131,39 +131,19 @@ def _contents(audit: Findings, folder: Path) -> dict[str, Any]:
         "fold": FOLD,
         "longest": LONGEST,
         **_figures(audit),
-        "bins": [(f"{p:.3f}", f"{share:.3f}", f"{n:,}") for p, share, n in audit.curves["reliability"] if n],
-        "costs": {name: np.asarray(values, float).tolist() for name, values in costs.items()},
+        "costs": {name: values.tolist() for name, values in costs.items()},
         "start": int(np.abs(t - WRONG_FROM).argmin()),
         "tenths": sorted({int(np.abs(t - goal).argmin()) for goal in np.arange(0.1, 0.95, 0.1)}),
         "suspects": [_card(audit, row, pictures, alike) for row in suspects],
         "asked": [_card(audit, row, pictures, alike) for row in asked],
-        "n_known": int(table["id"].isin(list(audit.labels)).sum()),
-        "groups": [
-            (one.value, f"{one.pairs:,}", percent(one.share), f"{percent(one.low)} to {percent(one.high)}")
-            for one in audit.by.itertuples()
-        ],
-        "repeats": [
-            (one.kind, _cut(str(one.name), 80), f"{one.times:,}", percent(one.wrong))
-            for one in audit.repeats.head(ROWS).itertuples()
-        ],
-        "duplicates": {
-            "n": len(repeated),
-            "image": int((copies["image_duplicate_of"] != "").sum()),
-            "caption": int((copies["caption_duplicate_of"] != "").sum()),
-            "rows": [(pairs.ids[row], excerpts[row], *copies.iloc[row]) for row in repeated[:ROWS]],
-        },
-        "problems": [
-            (pairs.ids[row], reason, excerpts[row]) for row, reason in sorted(pairs.problems.items())
-        ],
-        "problem_counts": [
-            (reason, f"{n:,}") for reason, n in Counter(pairs.problems.values()).most_common()
-        ],
+        "copies": short[(short.iloc[:, 2:] != "").any(axis=1)],
+        "problems": problems,
+        "problem_counts": Counter(pairs.problems.values()).most_common(),
         "there": {path.name for path in folder.glob("*")},
         "settings": [(name.replace("_", " "), _setting(value)) for name, value in audit.settings.items()],
     }
-    contents["reasons"] = Counter(
-        one["kind"] for one in contents["suspects"] + contents["asked"]
-    ).most_common()
+    cards = contents["suspects"] + contents["asked"]
+    contents["reasons"] = Counter(one["kind"] for one in cards).most_common()
     names = json.dumps([pairs.ids, pairs.texts, pairs.pictures])
     contents["data"] = {
         # Of the pairs alone, so that marks survive a recalibration.
