@@ -6,6 +6,7 @@ import time
 import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -127,15 +128,34 @@ def find_neighbours(
     return Neighbours(*lists, recall=_recall(captions, images, lists[0]) if large else 1.0)
 
 
-class Side(NamedTuple):
+@dataclass(frozen=True)
+class Side:
     """Pictures or captions: unit rows by number, float32, and which can be used; the others are zero."""
 
     unit: Callable[[Any], Array]
     good: NDArray[np.bool_]
 
-    @property
+    @cached_property
     def rows(self) -> Indices:
+        """Numbers of those that can be used."""
         return np.flatnonzero(self.good)
+
+    @cached_property
+    def groups(self) -> Groups:
+        """Groups of those that can be used, by k-means on a sample."""
+        size = min(len(self.rows), round(GROUPS * len(self.rows) ** 0.5))
+        centres = centres_of(self, size)
+        nearest = nearest_centres(self, centres, min(PROBES, size))
+        ends = np.cumsum(np.bincount(nearest[:, 0], minlength=size))[:-1]
+        return Groups(centres, nearest, np.split(self.rows[np.argsort(nearest[:, 0], kind="stable")], ends))
+
+
+class Groups(NamedTuple):
+    """Centres of groups, the groups nearest to every row, nearest first, and the rows of each group."""
+
+    centres: Array
+    nearest: Array
+    members: list[Indices]
 
 
 #: Rows, columns, and the cosines of all with all.
@@ -194,21 +214,16 @@ def _all_tiles(left: Side, right: Side) -> tuple[int, Callable[[int], Tiles]]:
 
 def _group_tiles(left: Side, right: Side) -> tuple[int, Callable[[int], Tiles]]:
     """Return the number of parts of the rows, and the tiles of one: a group, and the rows that search it."""
-    # Plan: 1. centres by k-means on a sample of the columns; 2. the group of every column and the groups that
-    # every row searches; 3. a step compares a part of the rows with one group after the other.
-    usable = right.rows
-    size = min(len(usable), round(GROUPS * len(usable) ** 0.5))
-    centres = centres_of(right, size)
-    group = nearest_centres(right, centres, 1)[:, 0]
-    ends = np.cumsum(np.bincount(group, minlength=size))[:-1]
-    members = np.split(usable[np.argsort(group, kind="stable")], ends)
-    searched = nearest_centres(left, centres, min(PROBES, size))
+    # A step compares a part of the rows with one group of columns after the other.
+    centres, searched, members = right.groups
+    if left is not right:
+        searched = nearest_centres(left, centres, searched.shape[1])
     parts = _parts(left.rows, AT_ONCE)
 
     def tiles(step: int) -> Tiles:
         rows, found = parts[step], searched[step * AT_ONCE :][: len(parts[step])]
         x, order = left.unit(rows), np.argsort(found, axis=None, kind="stable")
-        starts = np.searchsorted(found.reshape(-1)[order], np.arange(size + 1))
+        starts = np.searchsorted(found.reshape(-1)[order], np.arange(len(members) + 1))
         for g, columns in enumerate(members):
             y = right.unit(columns)
             for a in _parts(order[starts[g] : starts[g + 1]] // found.shape[1], ROWS):
@@ -279,16 +294,16 @@ class _Best:
     def update(self, rows: Array, tile: Array, columns: Array) -> None:
         k = self.ids.shape[1]
         values, found = candidates(tile, k, self.cosines[rows, -1])
-        better = (found >= 0).any(1)
+        better = np.flatnonzero((found >= 0).any(1))
         rows, width = rows[better], found.shape[1]
         # Copies have equal cosines: each row begins at another one, so that all of them get into some lists.
-        turned = (np.arange(width) + rows[:, None]) % max(1, width)
-        values, found = (np.take_along_axis(x[better], turned, 1) for x in (values, found))
+        turned = (np.arange(width) + rows[:, None]) % max(1, width) + width * better[:, None]
+        values, found = values.take(turned), found.take(turned)
         values = np.concatenate([self.cosines[rows], values], 1)
         ids = np.concatenate([self.ids[rows], np.where(found < 0, -1, columns[found])], 1)
         best = np.argsort(-values, axis=1, kind="stable")[:, :k]
-        self.cosines[rows] = np.take_along_axis(values, best, 1)
-        self.ids[rows] = np.take_along_axis(ids, best, 1)
+        best += values.shape[1] * np.arange(len(rows))[:, None]
+        self.cosines[rows], self.ids[rows] = values.take(best), ids.take(best)
 
     def arrays(self) -> tuple[Array, Array]:
         return self.ids, self.cosines
