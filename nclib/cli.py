@@ -45,7 +45,7 @@ def run(words: Words) -> int:
     from nclib import label_noise, methods
     from nclib.runs import experiment_of
     from nclib.runs.plan import parameters, plan, plan_text
-    from nclib.runs.words import options_of
+    from nclib.runs.words import values_of
 
     own, words = _importing().parse_known_args(words)
     for what in own.code:
@@ -61,7 +61,7 @@ def run(words: Words) -> int:
         return 0
     asked, others = parser.parse_known_args(words)
     experiment = experiment_of(asked.method)
-    settings = experiment.resolve(**options_of(others, experiment.parameters()))
+    settings = experiment.resolve(**values_of(others, experiment.parameters()))
     if asked.dry_run:
         planned = plan(settings)
         print(json.dumps(planned) if asked.json else plan_text(planned))

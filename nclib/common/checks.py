@@ -34,9 +34,9 @@ def check_count(name: str, value: Any, low: int = 1, high: int | None = None) ->
     return int(check(name, value, Rule(int, low=low, high=high)))
 
 
-def check_counts(low: int = 1, **values: Any) -> dict[str, int]:
-    """Return whole numbers of at least ``low``, by name."""
-    return {name: check_count(name, value, low) for name, value in values.items()}
+def check_counts(**values: Any) -> dict[str, int]:
+    """Return whole numbers of at least 1, by name."""
+    return {name: check_count(name, value) for name, value in values.items()}
 
 
 def check_number(

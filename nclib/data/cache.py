@@ -38,7 +38,7 @@ def from_cache(kind: str, key: str, build: Callable[[Path], dict[str, Any]]) -> 
         When the cache folder cannot be written; the message says how to choose another.
     """
     final = cache_folder() / kind / key
-    if (facts := read_manifest(final)) is not None:
+    if (facts := read_facts(final)) is not None:
         return final, facts
     part, lock = final.with_name(f".{key}.part"), FileLock(final.with_name(f".{key}.lock"))
     try:
@@ -50,7 +50,7 @@ def from_cache(kind: str, key: str, build: Callable[[Path], dict[str, Any]]) -> 
             "NCLIB_CACHE to a folder that can be written"
         ) from error
     with held:
-        if (facts := read_manifest(final)) is None:  # no other process was first
+        if (facts := read_facts(final)) is None:  # no other process was first
             shutil.rmtree(part, ignore_errors=True)  # of a process that was killed
             part.mkdir()
             try:
@@ -66,7 +66,7 @@ def from_cache(kind: str, key: str, build: Callable[[Path], dict[str, Any]]) -> 
     return final, facts
 
 
-def read_manifest(folder: Path) -> dict[str, Any] | None:
+def read_facts(folder: Path) -> dict[str, Any] | None:
     """Return the facts of a cache folder, or None when a file is missing or changed."""
     try:
         facts = json.loads((folder / MANIFEST).read_text(encoding="utf8"))

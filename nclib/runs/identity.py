@@ -83,14 +83,14 @@ JOINED = "+"
 """Between the values of the parts, in the settings of a combination."""
 
 
-def since(*, method: str = "", model: str = "", solver: str = "") -> int:
-    """Return the number of the numerics since which a method, a model or a solver gives its present numbers.
+def since(*, method: str = "", model: str = "") -> int:
+    """Return the number of the numerics since which a method or a model gives its present numbers.
 
     A record that was made under an older number holds other numbers than the present code gives.
 
     Parameters
     ----------
-    method, model, solver : str
+    method, model : str
         Names, of combined models joined by ``+``; the largest number of those that are given.
 
     Returns
@@ -103,7 +103,7 @@ def since(*, method: str = "", model: str = "", solver: str = "") -> int:
     >>> since(method="plain", model="bow")
     1
     """
-    parts = {"method": method, "model": model, "solver": solver}
+    parts = {"method": method, "model": model}
     names = [f"{kind} {name}" for kind, names in parts.items() for name in names.split(JOINED)]
     return max(MOVED.get(name, 1) for name in ("run", *names))
 

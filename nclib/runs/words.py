@@ -33,7 +33,7 @@ def value_of(text: str, rule: Rule | None = None) -> Any:
             return text
 
 
-def options_of(words: Sequence[str], rules: Mapping[str, Rule]) -> dict[str, Any]:
+def values_of(words: Sequence[str], rules: Mapping[str, Rule]) -> dict[str, Any]:
     """Parse options: ``--name value``, ``--name=value``, ``--mapping.key value``.
 
     Unknown names are returned too: the run refuses them and names the nearest one in ``rules``.
@@ -45,7 +45,7 @@ def options_of(words: Sequence[str], rules: Mapping[str, Rule]) -> dict[str, Any
 
     Examples
     --------
-    >>> options_of(["--mrate", "0.4", "--data_options.root", "/data"], {})
+    >>> values_of(["--mrate", "0.4", "--data_options.root", "/data"], {})
     {'mrate': 0.4, 'data_options': {'root': '/data'}}
     """
     options: dict[str, Any] = {}
@@ -71,7 +71,7 @@ def options_of(words: Sequence[str], rules: Mapping[str, Rule]) -> dict[str, Any
 
 
 def words_of(values: Mapping[str, Any]) -> list[str]:
-    """Return the words, quoted for a shell, that :func:`options_of` parses as ``values``.
+    """Return the words, quoted for a shell, that :func:`values_of` parses as ``values``.
 
     Examples
     --------

@@ -26,7 +26,7 @@ import nclib
 from nclib import cli
 from nclib.data.registry import datasets
 from nclib.runs import experiment_of
-from nclib.runs.words import options_of
+from nclib.runs.words import values_of
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "book" / "howto"
@@ -116,7 +116,7 @@ def test_lines_on_records_and_tables_run(
     for words in lines:
         if words[0] == "run" and "--help" not in words:  # only whether it would start
             rules = experiment_of(words[1]).parameters()
-            options = options_of([word for word in words[2:] if word != "--dry-run"], rules)
+            options = values_of([word for word in words[2:] if word != "--dry-run"], rules)
             assert nclib.resolve(words[1], **options).method == words[1]
         else:  # only whether its words are understood
             assert cli.main(words) == {"data": 1, "audit": 2}.get(words[0], 0)

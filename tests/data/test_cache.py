@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from nclib.data.cache import MANIFEST, from_cache, read_manifest
+from nclib.data.cache import MANIFEST, from_cache, read_facts
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def test_damaged_folders_are_built_again(home, damage):
     build = Builder()
     folder, _ = from_cache("kind", "k", build)
     DAMAGES[damage](folder)
-    assert read_manifest(folder) is None
+    assert read_facts(folder) is None
     folder, _ = from_cache("kind", "k", build)
     assert build.calls == 2
     assert (folder / "file.txt").read_text() == "content"
