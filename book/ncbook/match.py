@@ -64,7 +64,7 @@ class RunSpec:
 
     @property
     def variant(self) -> str:
-        """The options as text, as :func:`nclib.runs.variant.variant` writes them."""
+        """The options as text, as :func:`ncbook.variant.variant` writes them."""
         usual = {"word_vectors"} | ({"warmup_epochs"} if self.method == "decl" else set())  # of its paper
         own = {k: v for k, v in self.options.items() if k not in usual}
         return in_words({k: published_name(v) or v for k, v in own.items()})

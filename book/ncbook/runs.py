@@ -40,7 +40,8 @@ CATEGORY_KEYS = ("method", "dataset", "preset", "noise_rate", "protocol", "varia
 class Runs:
     """Recorded runs: ``retrieval`` (image-text) and ``category`` (labels), one row per run.
 
-    Columns as in :func:`nclib.table`; ``variant`` tells runs with code of the user's apart as well. Besides
+    Columns as in :func:`nclib.table`, and ``variant``, the settings that differ from the usual ones in words
+    (:func:`ncbook.variant.variant`), which tells runs with code of the user's apart as well. Besides
     ``i2t_sum`` and ``t2i_sum``, sums of three recalls; ``first.*``, what L2RM measured in its first training
     epoch; ``tested.*``, what a method's signals told of wrong pairs in the tested epoch, or in the first
     training epoch where that is one of warm-up; and the validation rSum ``before_noisy`` and ``after_noisy``,
@@ -97,12 +98,17 @@ def load_runs(
     for one in stored_records(folder or _own()):
         s = one.settings
         if (dataset is None or s.get("dataset") == dataset) and (preset is None or s.get("preset") == preset):
-            rows[one.task].append({**row(one), "variant": variant(s), **_derived(one)})
+            rows[one.task].append({**_row(one), **_derived(one)})
     for of_task in rows.values():
         _tell_apart(of_task)
     without = {"pairs": KEYS, "labels": CATEGORY_KEYS}
     tables = [frame_of(of_task, None if of_task else without[task]) for task, of_task in rows.items()]
     return Runs(*tables)
+
+
+def _row(one: StoredRun) -> dict[str, Any]:
+    """Return a record as one row, with its settings that differ from the usual ones in words."""
+    return {**row(one), "variant": variant(one.settings)}
 
 
 def _own() -> Path:
@@ -176,7 +182,7 @@ def recorded(task: str = "pairs", /, **where: Any) -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        Columns as in :func:`nclib.table`; empty where no run satisfies all of ``where``. Networks that were
+        Columns as in :func:`nclib.table`, and ``variant``; empty where no run satisfies all of ``where``. Networks that were
         trained apart and averaged are left out unless ``networks`` asks for them.
 
     Raises
@@ -189,7 +195,7 @@ def recorded(task: str = "pairs", /, **where: Any) -> pd.DataFrame:
     >>> sorted(set(recorded(preset="quick", model="omit")["dataset"]))
     ['emoji']
     """
-    table = nclib.table(_own(), task)
+    table = frame_of([_row(one) for one in stored_records(_own(), task)])
     if unknown := [name for name in where if name not in table and len(table)]:
         raise ValueError(f"no record has a column {', '.join(unknown)}; there are {', '.join(table)}")
     if "networks" in table and "networks" not in where:
