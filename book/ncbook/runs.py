@@ -182,8 +182,8 @@ def recorded(task: str = "pairs", /, **where: Any) -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        Columns as in :func:`nclib.table`, and ``variant``; empty where no run satisfies all of ``where``. Networks that were
-        trained apart and averaged are left out unless ``networks`` asks for them.
+        Columns as in :func:`nclib.table`, and ``variant``; empty where no run satisfies all of ``where``.
+        Networks that were trained apart and averaged are left out unless ``networks`` asks for them.
 
     Raises
     ------
