@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from nclib import data
 from nclib.auditing.crossfit import crossfit
 from nclib.auditing.neighbours import Side, centres_of, nearest_centres
-from nclib.common.cca import fit_cca, tf_idf, word_counts, word_weights
+from nclib.common.cca import CCA, fit_cca, tf_idf, word_counts, word_weights
 from nclib.data import Captions
 from nclib.noise import calibration, detection, mismatch
 from nclib.noise.checks import share
@@ -133,14 +133,19 @@ def random_exchange(found: Material, rate: float, rng: np.random.Generator) -> N
     return Noisy(claimed, np.arange(len(claimed)), found.image_of)
 
 
+def directions(images: Floats) -> Floats:
+    """Return centred features of unit length."""
+    x = images - images.mean(0)
+    return x / np.linalg.norm(x, axis=1, keepdims=True)
+
+
 def near_exchange(found: Material, rate: float, rng: np.random.Generator, near: int = 20) -> Noisy:
     """Hand pictures round in groups of three captions whose pictures look alike.
 
     ``near`` is the number of nearest pictures, by cosine of the centred input features, from which a group is
     taken.
     """
-    x = found.images - found.images.mean(0)
-    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    x = directions(found.images)
     similarity = x @ x.T
     np.fill_diagonal(similarity, -2)
     nearest = np.argpartition(-similarity, near, axis=1)[:, :near]
@@ -164,8 +169,7 @@ def near_exchange(found: Material, rate: float, rng: np.random.Generator, near: 
 
 def type_exchange(found: Material, rate: float, rng: np.random.Generator) -> Noisy:
     """Hand pictures round among captions of one type of picture: a cluster of the centred features."""
-    x = found.images - found.images.mean(0)
-    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    x = directions(found.images)
     side, types = Side(lambda rows: x[rows], np.ones(len(x), bool)), min(20, max(2, len(x) // 100))
     kind = nearest_centres(side, centres_of(side, types), 1)[:, 0].astype(np.int64)[found.image_of]
     parts = (rng.permutation(np.flatnonzero(kind == k)) for k in range(types))
@@ -214,11 +218,7 @@ NOISES: dict[str, Callable[[Material, float, np.random.Generator], Noisy]] = {
 # ----------------------------------------------------------------------------------------------- embeddings
 
 
-class Encoders(NamedTuple):
-    """A linear model of pictures and words: :func:`nclib.common.cca.fit_cca` and its weights of words."""
-
-    model: Any
-    weights: Any
+Encoders = tuple[CCA, Any]  # a linear model of pictures and words, and its weights of words
 
 
 def fitted(found: Material, image_of: Ints, caption: Ints) -> Encoders:
@@ -226,14 +226,14 @@ def fitted(found: Material, image_of: Ints, caption: Ints) -> Encoders:
     assert isinstance(found.captions, Captions)
     counts = _counted(found, caption)
     weights = word_weights(counts)
-    model = fit_cca(found.images.astype(np.float64), tf_idf(counts, weights), image_of, ridge=4.0)
-    return Encoders(model, weights)
+    return fit_cca(found.images.astype(np.float64), tf_idf(counts, weights), image_of, ridge=4.0), weights
 
 
 def encode(encoders: Encoders, found: Material, caption: Ints) -> tuple[Floats, Floats]:
     """Return the vectors of all pictures and of some captions."""
-    images = encoders.model.images(found.images.astype(np.float64))
-    texts = encoders.model.texts(tf_idf(_counted(found, caption), encoders.weights))
+    model, weights = encoders
+    images = model.images(found.images.astype(np.float64))
+    texts = model.texts(tf_idf(_counted(found, caption), weights))
     return images[:, :256].astype(np.float32), texts[:, :256].astype(np.float32)
 
 

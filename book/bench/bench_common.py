@@ -125,18 +125,15 @@ def in_own_process(file: str, *words: str) -> Any:
 
 
 def machine() -> dict[str, Any]:
-    """Hardware and versions, so that a number can be read years later."""
+    """Hardware and versions that a record's environment does not state."""
     versions = {}
-    for name in ("nclib", "torch", "numpy", "scipy", "pot", "geomloss", "mdot-tnt", "ott-jax", "jax"):
+    for name in ("nclib", "geomloss", "mdot-tnt", "ott-jax", "jax"):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions[name] = importlib.metadata.version(name)
     return {
         "cpu": device_name(torch.device("cpu")).removeprefix("CPU, "),
-        "cores": os.cpu_count(),
         "memory_gb": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9,
         "load": os.getloadavg()[0],  # processes that wanted a core in the last minute
-        "threads": torch.get_num_threads(),
-        "python": platform.python_version(),
         "versions": versions,
     }
 

@@ -36,11 +36,12 @@ wrong pairs with a right picture here that get it proposed.
 from __future__ import annotations
 
 import argparse
+import itertools
 import subprocess
 import tempfile
 import time
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,6 @@ from nclib.noise import Mismatch
 Row = dict[str, Any]
 RATE, SEEDS = 0.2, 3
 GIVEN = "f8k, given"
-ELSEWHERE: dict[int, Any] = {}  # encoders of GIVEN, by seed
 
 
 # ---------------------------------------------------------------------------------- other people's programs
@@ -167,7 +167,7 @@ def cached(options: argparse.Namespace, name: str, make: Callable[[], dict[str, 
 def exchange(options: argparse.Namespace) -> list[Row]:
     """Audit every data set with every kind of noise."""
     rows: list[Row] = []
-    for name, seed in ((name, seed) for name in cases(options) for seed in seeds(options)):
+    for name, seed in itertools.product(cases(options), range(options.seeds)):
         found = material(options, name, seed)
         made: dict[str, tuple[Row, Any, Any, Any]] = {}
         for noise, rate in cases(options)[name]:
@@ -187,19 +187,13 @@ def exchange(options: argparse.Namespace) -> list[Row]:
     return rows
 
 
-def seeds(options: argparse.Namespace) -> list[int]:
-    """Return the seeds of this call."""
-    return list(range(options.seeds)) if options.seed is None else [options.seed]
-
-
 def cases(options: argparse.Namespace) -> dict[str, list[tuple[str, float]]]:
     """Return noise and rate of every data set that is there."""
     each = [(noise, RATE) for noise in NOISES]
     found = {GIVEN: [*each, *(("random", rate) for rate in (0.05, 0.4, 0.6))], "f8k": each[:2]}
     found = found if options.f8k else {}
     found |= {"wikipedia": each} if options.wikipedia else {}
-    found["emoji"] = each
-    return {name: found[name] for name in options.data or found}
+    return found | {"emoji": each}
 
 
 def material(options: argparse.Namespace, name: str, seed: int) -> Any:
@@ -218,12 +212,14 @@ def embedded(options: argparse.Namespace, name: str, found: Any, noisy: Any, see
     """Return vectors of the pictures and captions of a case."""
     if name != GIVEN:
         return named(common.cross_fitted(found, noisy, seed=seed))
-    if seed not in ELSEWHERE:
-        # Photographs that are not audited, with right captions.
-        other = common.photographs(options.f8k, seed, 3000, 5, 0, first=3000)
-        every = np.arange(len(other.image_of))
-        ELSEWHERE[seed] = common.fitted(other, other.image_of, every)
-    return named(common.encode(ELSEWHERE[seed], found, noisy.caption))
+    return named(common.encode(elsewhere(options.f8k, seed), found, noisy.caption))
+
+
+@cache
+def elsewhere(root: Path, seed: int) -> Any:
+    """Return encoders that were fitted to photographs that are not audited, with right captions."""
+    other = common.photographs(root, seed, 3000, 5, 0, first=3000)
+    return common.fitted(other, other.image_of, np.arange(len(other.image_of)))
 
 
 def named(vectors: tuple[Any, Any]) -> dict[str, Any]:
@@ -241,7 +237,7 @@ def judged(options: argparse.Namespace) -> list[Row]:
     whole = data.load("f8k", root=options.f8k)
     found, test = common.everything(whole.train), common.everything(whole.test)
     rows: list[Row] = []
-    for rate, seed in ((rate, seed) for rate in (0.0, 0.4, 0.6) for seed in seeds(options)):
+    for rate, seed in itertools.product((0.0, 0.4, 0.6), range(options.seeds)):
 
         def encoded(rate: float = rate, seed: int = seed) -> dict[str, Any]:
             claimed = common.mismatch(found.image_of, rate, seed=seed, protocol="images")
@@ -273,7 +269,7 @@ def by_people(folder: Path, images: Any, captions: Any, seed: int, clean: bool) 
     rows: list[Row] = []
     for of, (picture, caption, wrong) in truth.items():
         for score, function in SCORES.items():
-            fit = function(published.pairs, published.neighbours, caption, picture)
+            fit = function(published.belief.context, caption, picture)
             rows.append({"of": of, "score": score, "pairs": len(wrong), **measures(-fit, wrong)})
     picture, caption, wrong = truth["crowd"]
     accepted = np.flatnonzero(~wrong)
@@ -302,7 +298,6 @@ def first_hundred(published: Any, ids: list[str], picture: Any, caption: Any, wr
         "called_wrong": int((ranked["p_wrong"] >= 0.5).sum()),
         "judged": len(said), "rejected": sum(said.values()), "first_judged": len(judged),
         "first_rejected": sum(said[name] for name in judged),
-        "found_ids": [name for name in judged if said[name]], "first_ids": first,
         "half": int(every[: len(every) // 2].sum()),
     }  # fmt: skip
 
@@ -336,8 +331,6 @@ def main() -> None:
     parser.add_argument(
         "--full", action="store_true", help="1,000 scenes and three seeds in place of 300, one"
     )
-    parser.add_argument("--data", nargs="+", help="data sets; all that are there by default")
-    parser.add_argument("--seed", type=int, help="one seed only")
     parser.add_argument("--f8k", type=Path, help="folder of prepared Flickr8K")
     parser.add_argument("--judgements", type=Path, help="folder of Flickr8K's judgements and names")
     parser.add_argument("--wikipedia", type=Path, help="folder of the raw Wikipedia features")

@@ -276,14 +276,12 @@ def drawn_on_host() -> Iterator[None]:
 def agreement(bench: Bench, cases: Iterable[Case]) -> Result:
     """Compare what each case gives on both devices, by the relative difference in norm; nothing compiled."""
     rows: list[Result] = []
-    with contextlib.ExitStack() as entered:
-        for mode in (
-            torch.backends.cudnn.flags(allow_tf32=False),  # float32 is meant
-            models.compiling("off"),
-            drawn_on_host(),
-            warnings.catch_warnings(),
-        ):
-            entered.enter_context(mode)
+    with (
+        torch.backends.cudnn.flags(allow_tf32=False),  # float32 is meant
+        models.compiling("off"),
+        drawn_on_host(),
+        warnings.catch_warnings(),
+    ):
         warnings.simplefilter("ignore")
         for name, allowed, compute in cases:
             row: Result = {"case": name, "allowed": allowed}

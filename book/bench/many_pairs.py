@@ -50,14 +50,10 @@ def measure(method: str, pairs: int) -> dict[str, Any]:
     def tracker(values: Mapping[str, float], step: int) -> None:
         ends.append(time.process_time())
 
-    where: dict[str, Any] = {
-        "dataset": "planted",
-        "data_options": options,
-        "progress": False,
-        "tracker": tracker,
-    }
+    where: dict[str, Any] = {"dataset": "planted", "data_options": options}
+    how: dict[str, Any] = {"progress": False, "tracker": tracker}
     with tempfile.TemporaryDirectory() as folder:
-        record = nclib.run(method, out=folder, **where, **MODEL, **SETTINGS)
+        record = nclib.run(method, out=folder, **where, **how, **MODEL, **SETTINGS)
     if [row["phase"] for row in record.curves] != ["warm-up", "warm-up", "training"]:
         raise RuntimeError(f"{method}: two epochs of warm-up and one of training were asked for")
     warmup, training = ends[1] - ends[0], ends[2] - ends[1]

@@ -116,12 +116,9 @@ def labels(made: Run, case: Case) -> dict[str, float]:
     found |= labels_of_kinds(
         (end["label"] + end["label_b"]) / 2, matched, relevance_of(truth, every, every)
     ) | replaced(end, truth)
-    ranks = np.stack([end["correlation"], end["correlation_b"]], axis=1)
-    for name, values in (
-        ("ranks", ranks),
-        ("nearest", end["nearest"]),
-        ("nearest_of_batch", end["nearest_of_batch"]),
-    ):
+    signals = {name: end[name] for name in ("nearest", "nearest_of_batch")}
+    signals["ranks"] = np.stack([end["correlation"], end["correlation_b"]], axis=1)
+    for name, values in signals.items():
         outside = [~end["banked"][:, k] for k in range(2)]
         areas = [auc(values[rows, k], matched[rows]) for k, rows in enumerate(outside)]
         found[f"auc.{name}"] = float(np.mean(areas))

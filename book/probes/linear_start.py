@@ -56,12 +56,8 @@ def begin(loaded: LoadedPairs, case: Case) -> tuple[LoadedPairs, dict[str, float
     texts, weights = weighted_words(pairs, WORDS)
     p_clean = linear_division(pairs, texts).p_clean
     if case["start"] == "linear":
-        put(
-            fit_cca(pairs.images, texts, pairs.image_of, p_clean),
-            trainer.networks[0],
-            weights,
-            pairs.captions,
-        )
+        cca = fit_cca(pairs.images, texts, pairs.image_of, p_clean)
+        put(cca, trainer.networks[0], weights, pairs.captions)
         S = trainer.score(trainer.val)
         found["val.start"] = evaluation.recall(S, trainer.val.captions_per_image)["rsum"]
     if case["pairs"] == "kept":
