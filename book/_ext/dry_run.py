@@ -9,7 +9,6 @@ run's number, when a run fills nothing, or when a figure of a results page finds
 
 from __future__ import annotations
 
-import argparse
 import ast
 import contextlib
 import io
@@ -206,13 +205,10 @@ def _run_cell(source: str, namespace: dict[str, Any]) -> Any:
     return eval(compile(ast.Expression(last.value), "cell", "eval"), namespace) if last else None
 
 
-def main(words: list[str] | None = None) -> int:
+def main() -> int:
     """Make the records, fill the cells, draw the figures; return 0 when all is as it must be."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--keep", type=Path, help="folder for the made records; by default they are deleted")
-    asked = parser.parse_args(words)
     with tempfile.TemporaryDirectory() as temporary:
-        folder = asked.keep or Path(temporary)
+        folder = Path(temporary)
         found = check(folder, write_records(folder))
         found.wrong += empty_figures(folder)
     print(found)

@@ -19,8 +19,7 @@ import nbformat
 from dark_figures import both, dark
 from docutils import nodes
 from docutils.parsers.rst import directives
-from docutils.statemachine import StringList
-from executed import parts_of
+from executed import parts_of, title_of
 from nb_overlay import DRAWING, SVG, executed_folder, folded, is_drawing
 from sphinx.application import Sphinx
 from sphinx.util import logging
@@ -132,10 +131,7 @@ class Gallery(SphinxDirective):
             cards = [self.card(name, root) for name in names]
             grid = ["::::{grid} 1 2 2 3", ":gutter: 3", ":class-container: nc-gallery", "", *cards, "::::"]
             lines += [f":::{{rubric}} {part}", ":::", "", *grid, ""]
-        box = nodes.container()
-        text = StringList("\n".join(lines).splitlines(), source=self.env.doc2path(self.env.docname))
-        self.state.nested_parse(text, 0, box)
-        return [box]
+        return [nodes.container("", *self.parse_text_to_nodes("\n".join(lines)))]
 
     def card(self, name: str, root: pathlib.Path) -> str:
         """Return the card of a notebook in Markdown; its thumbnail is written beside the doctrees."""
@@ -144,7 +140,6 @@ class Gallery(SphinxDirective):
             self.env.note_dependency(str(file))
         nb = nbformat.read(stored if stored.exists() else path, 4)
         text = next((cell.source for cell in nb.cells if cell.cell_type == "markdown"), "")
-        title = re.search(r"^# (.+)$", text, re.MULTILINE)
         image, look = "", "nc-thumb dark-light"
         if picture := thumbnail(nb):
             file = pathlib.Path(self.env.app.doctreedir) / "thumbnails" / f"{name}.{picture[0]}"
@@ -154,7 +149,7 @@ class Gallery(SphinxDirective):
             if picture[0] == "svg" and is_drawing({SVG: picture[1].decode()}):
                 look = f"nc-thumb {DRAWING}"
         return CARD.format(
-            title=plain(title[1]) if title else name,
+            title=plain(title_of(nb, name)),
             name=name,
             image=image,
             look=look,
@@ -195,10 +190,7 @@ class StoredOutput(SphinxDirective):
             scrolling = f'<div class="output text_html">{data["text/html"]}</div>'
             return [nodes.raw("", scrolling, format="html")]
         if "text/markdown" in data:
-            box = nodes.container()
-            text = StringList(data["text/markdown"].splitlines(), source=str(stored))
-            self.state.nested_parse(text, 0, box)
-            return [box]
+            return [nodes.container("", *self.parse_text_to_nodes(data["text/markdown"]))]
         shown = data.get("text/plain", "")
         return [nodes.literal_block(shown, shown, language="text")]
 

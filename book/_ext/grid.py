@@ -15,7 +15,7 @@ import pathlib
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -50,15 +50,11 @@ NO_ROOT = "unknown"  # the folder of the papers' data, where none was given
 NO_PRICE = "No run has a price: its steps were not measured on a GPU yet (make gpu does it)"
 
 
-def at_least(least: int) -> Callable[[str], int]:
-    """Return a parser of whole numbers for argparse."""
-
-    def number(text: str) -> int:
-        if not text.isdecimal() or int(text) < least:
-            raise argparse.ArgumentTypeError(f"{text!r}: must be a whole number, at least {least}")
-        return int(text)
-
-    return number
+def whole(text: str) -> int:
+    """Parse a whole number of at least 1."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r}: must be a whole number, at least 1")
+    return int(text)
 
 
 def part(text: str) -> tuple[int, int]:
@@ -71,7 +67,7 @@ def part(text: str) -> tuple[int, int]:
 
 def options(words: list[str] | None) -> argparse.Namespace:
     """Parse the command line."""
-    whole, path = at_least(1), pathlib.Path
+    path = pathlib.Path
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     add = parser.add_argument
     add("grid", nargs="+", help="names of grids, or paths of their files; a run of several is made once")
@@ -151,15 +147,8 @@ def make(missing: Sequence[Job], asked: argparse.Namespace) -> list[str]:
     write_atomically(file, content)
     words = [sys.executable, "-m", "snakemake", "--snakefile", str(GRIDS / "Snakefile")]
     words += ["--directory", str(work), "--config", f"plan={file}"]
-    words += [
-        "--keep-going",
-        "--rerun-incomplete",
-        "--rerun-triggers",
-        "mtime",
-        "--nolock",
-        "--quiet",
-        "rules",
-    ]
+    words += ["--keep-going", "--rerun-incomplete", "--rerun-triggers", "mtime"]
+    words += ["--nolock", "--quiet", "rules"]
     if asked.profile:
         words += ["--profile", str(profile(asked.profile))]
     else:

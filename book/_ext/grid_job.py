@@ -65,11 +65,9 @@ def main(plan: str, target: str) -> None:
     """Read the plan, take a GPU where the plan names some, and make the run behind ``target``."""
     asked = json.loads(pathlib.Path(plan).read_text("utf8"))
     os.environ["OMP_NUM_THREADS"] = str(asked["threads"])
-    if asked["gpus"] and not any(name in os.environ for name in SCHEDULED):
-        with slot(asked["gpus"], pathlib.Path("gpus")) as name:
-            os.environ["CUDA_VISIBLE_DEVICES"] = name
-            make(asked["runs"][target], pathlib.Path(target))
-    else:
+    with contextlib.ExitStack() as held:
+        if asked["gpus"] and not any(name in os.environ for name in SCHEDULED):
+            os.environ["CUDA_VISIBLE_DEVICES"] = held.enter_context(slot(asked["gpus"], pathlib.Path("gpus")))
         make(asked["runs"][target], pathlib.Path(target))
 
 

@@ -21,7 +21,6 @@ from typing import Any
 
 import nbformat
 from docutils import nodes
-from docutils.statemachine import StringList
 from executed import folder_of, is_done, notebooks_of, runs_of
 from sphinx.application import Sphinx
 from sphinx.util import logging
@@ -145,15 +144,11 @@ def is_drawing(data: Mapping[str, Any]) -> bool:
 class Lines(SphinxDirective):
     """Markdown that is made when the page is built."""
 
-    has_content = False
-
     def lines(self) -> list[str]:
         raise NotImplementedError
 
     def run(self) -> list[nodes.Node]:
-        box = nodes.container(classes=[self.name])
-        self.state.nested_parse(StringList(self.lines(), source=self.env.doc2path(self.env.docname)), 0, box)
-        return [box]
+        return [nodes.container("", *self.parse_text_to_nodes("\n".join(self.lines())), classes=[self.name])]
 
 
 class LiveRun(Lines):

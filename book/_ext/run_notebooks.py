@@ -39,6 +39,7 @@ from executed import (
     folder_of,
     is_done,
     notebooks_of,
+    runs_of,
     source_digest,
     state,
     tags,
@@ -150,9 +151,9 @@ def execute(
 
 def enter(folder: pathlib.Path, entries: Mapping[str, Any]) -> None:
     """Add entries to ``runs.json`` of a folder."""
-    path = folder / "runs.json"
-    every = {**(json.loads(path.read_text("utf8")) if path.exists() else {}), **entries}
-    write_atomically(path, json.dumps(every, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
+    every = {**runs_of(folder), **entries}
+    text = json.dumps(every, indent=1, sort_keys=True, ensure_ascii=False)
+    write_atomically(folder / "runs.json", f"{text}\n")
 
 
 def execute_all(
@@ -224,10 +225,10 @@ def live(source: pathlib.Path, root: pathlib.Path) -> None:
 def on_papers_data(source: pathlib.Path, folder: pathlib.Path) -> dict[str, Any]:
     """Return the parameters that train a chapter in the preset paper; none where it trains nothing.
 
-    A :class:`GridError` names what its data lack when none of them are in the folder.
+    None, too, when the folder holds no data of it; then what they lack is printed.
     """
     import papermill
-    from grid_plan import GridError, lacking_files
+    from grid_plan import lacking_files
 
     known = papermill.inspect_notebook(str(source))
     names = PAPERS_DATA.get(known.get("dataset", {}).get("default", "").strip("\"'"), ())
@@ -237,7 +238,8 @@ def on_papers_data(source: pathlib.Path, folder: pathlib.Path) -> dict[str, Any]
     lacking = {name: lacking_files(name, options) for name in names}
     there = [name for name, lines in lacking.items() if not lines]
     if not there:
-        raise GridError("\n".join(lacking.values()))
+        print("\n".join([f"{source.name}: shows stored runs:", *lacking.values()]), flush=True)
+        return {}
     given = {"dataset": there[0], "data_options": options, "source": "train"}
     return {**given, "preset": "paper"} if "preset" in known else given
 
@@ -288,7 +290,7 @@ def main(argv: list[str] | None = None, root: pathlib.Path = ROOT) -> int:
     jobs: dict[pathlib.Path, dict[str, Any]] = {}
     for source in chosen(args.names, root):
         usual = {"source": "recorded", "out": f"runs/book/{source.stem}"}
-        given = papers(source, args.paper.resolve()) if args.paper else {}
+        given = on_papers_data(source, args.paper.resolve()) if args.paper else {}
         if given or not is_done(source, folder):
             jobs[source] = {**usual, **given}
     training = chosen([args.live], root)[0] if args.live else None
@@ -299,17 +301,6 @@ def main(argv: list[str] | None = None, root: pathlib.Path = ROOT) -> int:
         print(f"executing {len(jobs)} notebooks ...", flush=True)
         execute_all(jobs, root, training)
     return 0
-
-
-def papers(source: pathlib.Path, folder: pathlib.Path) -> dict[str, Any]:
-    """Return the result of :func:`on_papers_data`; where data lack, none, and print what lacks."""
-    from grid_plan import GridError
-
-    try:
-        return on_papers_data(source, folder)
-    except GridError as error:
-        print(f"{source.name}: shows stored runs: {error}", flush=True)
-        return {}
 
 
 if __name__ == "__main__":

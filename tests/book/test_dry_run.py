@@ -39,7 +39,7 @@ def test_every_declared_run_fills_what_its_paper_prints(capsys, monkeypatch):
     monkeypatch.setattr(dry_run, "LAYOUTS", tables)
     monkeypatch.setattr(dry_run, "GRIDS_OF", {"REPAIR": dry_run.GRIDS_OF["REPAIR"]})
     monkeypatch.setattr(dry_run, "NOTEBOOKS", ["results_repair"])
-    assert dry_run.main([]) == 0
+    assert dry_run.main() == 0
     said = capsys.readouterr().out
     assert "All that a declared run can fill is filled." in said
     assert "508 of   512 cells" in said
