@@ -322,7 +322,7 @@ def main(words: list[str] | None = None) -> int:
             print(f"{n} runs left out: {what}")
         jobs, missing = ([job for job in part if job not in left_out] for part in (jobs, missing))
     if asked.list:
-        show(jobs, stored(ROOT))
+        show(jobs, stored())
     elif missing:
         check_place([job.run for job in missing], asked.root, asked.device)
         collect(make(missing, asked), asked)
