@@ -39,6 +39,7 @@ class LinearOptions(Options):
 class LinearTowers(DualEncoder):
     """Two linear maps: of the mean region, and of TF-IDF; float64, without trained weights."""
 
+    dtype = torch.float64
     image_map: Tensor
     image_shift: Tensor
     word_map: Tensor
@@ -52,11 +53,6 @@ class LinearTowers(DualEncoder):
         shapes |= {"word_map": (self.vocab_size, k), "word_weights": (self.vocab_size,)}
         for name, shape in shapes.items():
             self.register_buffer(name, torch.zeros(shape, dtype=torch.float64))
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Number type of the maps."""
-        return self.image_map.dtype
 
     def encode_images(self, images: Tensor) -> ImageEncoding:
         """Map region features (B, R, feature_dim) to unit vectors (B, feature_dim)."""

@@ -188,11 +188,11 @@ class REPAIR(CoTeaching):
         if len(wrong_image):
             right = captions.select(wrong_image)
             entry = self._choose(loop, right, is_image=True)
-            parts.append((bank.images(entry), right, entry))
+            parts.append((bank.images.select(entry), right, entry))
         if len(wrong_caption):
             right = images.select(wrong_caption)
             entry = self._choose(loop, right, is_image=False)
-            parts.append((right, bank.captions(entry), entry))
+            parts.append((right, bank.captions.select(entry), entry))
         of_images, of_captions, entries = zip(*parts, strict=True)
         new_images, new_captions = type(images).concat(of_images), type(captions).concat(of_captions)
         entry = torch.cat(entries)
@@ -212,7 +212,7 @@ class REPAIR(CoTeaching):
             n, K = candidates.shape
             own = kept.select(torch.arange(n).repeat_interleave(K))
             entries = candidates.flatten()
-            pairs = (bank.images(entries), own) if is_image else (own, bank.captions(entries))
+            pairs = (bank.images.select(entries), own) if is_image else (own, bank.captions.select(entries))
             return net.paired_similarity(*pairs, logits=True).view(n, K)  # the order, without saturation
 
         with loop.evaluating():

@@ -60,16 +60,14 @@ def wanted(device: torch.device) -> bool:
 @cache
 def _compiler_is_there() -> bool:
     own = os.environ.get("CC")  # as triton looks for it
-    for what, there in (
-        ("triton, the compiler's back end,", importlib.util.find_spec("triton")),
-        ("a C compiler, which triton needs,", own or shutil.which("gcc") or shutil.which("clang")),
-    ):
-        if not there:
-            _say(
-                f"{what} is not installed: comparisons of pairs run eagerly on the GPU, several times slower"
-            )
-            return False
-    return True
+    needed = {
+        "triton, the compiler's back end,": importlib.util.find_spec("triton"),
+        "a C compiler, which triton needs,": own or shutil.which("gcc") or shutil.which("clang"),
+    }
+    missing = [what for what, there in needed.items() if not there]
+    if missing:
+        _say(f"{missing[0]} is not installed: pairs are compared eagerly on the GPU, several times slower")
+    return not missing
 
 
 def _say(text: str) -> None:

@@ -44,10 +44,8 @@ class SCAN(FragmentMatcher):
 
     def __init__(self, **common: Any) -> None:
         super().__init__(**common)
-        if self.temperature is None:
-            self.temperature = TEMPERATURES[self.direction]
-        if self.sharpness is None:
-            self.sharpness = SHARPNESS[self.direction]
+        self.temperature = self.temperature or TEMPERATURES[self.direction]
+        self.sharpness = self.sharpness or SHARPNESS[self.direction]
         self.score_range = (-1.0, 1.0) if self.pooling in ("mean", "max") else (-math.inf, math.inf)
 
     def pair_scores(self, regions: Tensor, words: Tensor, mask: Tensor) -> Tensor:

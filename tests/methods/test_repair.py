@@ -56,9 +56,9 @@ def test_bank_is_a_queue():
         for slot in range(len(bank)):
             image, caption = kept[int(pairs[slot])]
             at = torch.tensor([slot])
-            assert torch.equal(bank.images(at).regions, image.regions)
-            assert torch.equal(bank.images(at).vectors, image.vectors)
-            found = bank.captions(at)
+            assert torch.equal(bank.images.select(at).regions, image.regions)
+            assert torch.equal(bank.images.select(at).vectors, image.vectors)
+            found = bank.captions.select(at)
             assert found.lengths == caption.lengths
             assert torch.equal(found.words, caption.words)  # cut to its length, whatever was there before
             assert torch.allclose(bank.features()[0][slot], pooled(image)[0])
@@ -91,10 +91,10 @@ def test_bank_gives_back_what_every_model_compares(name):
         bank.push(images.select(range(4)), captions.select(range(4)), torch.arange(4))
         bank.push(images.select(range(4, 9)), captions.select(range(4, 9)), torch.arange(4, 9))
         index = torch.tensor([8, 0, 3, 3, 5])
-        found = net.similarity(bank.images(index), bank.captions(index))
+        found = net.similarity(bank.images.select(index), bank.captions.select(index))
         expected = net.similarity(images.select(index), captions.select(index))
         assert torch.allclose(found, expected, atol=1e-6)
-        paired = net.paired_similarity(bank.images(index), bank.captions(index))
+        paired = net.paired_similarity(bank.images.select(index), bank.captions.select(index))
         assert torch.allclose(paired, found.diagonal(), atol=1e-5)
     u, t = bank.features()
     assert torch.allclose(u.norm(dim=1), torch.ones(9), atol=1e-5)
@@ -208,13 +208,15 @@ def test_noisy_loss_equals_a_plain_loop(replace, tmp_path, monkeypatch):
             distance = (own - (t if draw[i] else u)).norm(dim=1)
             near = distance.argsort(stable=True)[:5]
             if draw[i]:
-                score = bank.images(near).vectors @ captions.vectors[i]
+                score = bank.images.select(near).vectors @ captions.vectors[i]
                 entry = int(near[score.argmax()])
-                rows.append((bank.images(torch.tensor([entry])).vectors[0], captions.vectors[i], entry))
+                image = bank.images.select(torch.tensor([entry])).vectors[0]
+                rows.append((image, captions.vectors[i], entry))
             else:
-                score = bank.captions(near).vectors @ images.vectors[i]
+                score = bank.captions.select(near).vectors @ images.vectors[i]
                 entry = int(near[score.argmax()])
-                rows.append((images.vectors[i], bank.captions(torch.tensor([entry])).vectors[0], entry))
+                caption = bank.captions.select(torch.tensor([entry])).vectors[0]
+                rows.append((images.vectors[i], caption, entry))
             assert entry == int(
                 (bank.pairs(trainer.device) == log["replaced_by"][len(rows) - 1]).nonzero()[0]
             )
@@ -239,7 +241,7 @@ def test_gradient_reaches_the_live_halves_only_through_the_network(tmp_path):
     assert all(p.grad is None for p in trainer.networks[1].parameters())
     assert any(p.grad is not None for p in trainer.networks[0].parameters())
     bank = method.banks[0]
-    assert not any(x.requires_grad for x in (*bank.features(), bank.images(torch.arange(3)).vectors))
+    assert not any(x.requires_grad for x in (*bank.features(), bank.images.select(torch.arange(3)).vectors))
 
 
 # --------------------------------------------------------------------------------------------- in real runs
@@ -289,7 +291,7 @@ def test_half_precision_halves_the_fragments_and_global_vectors_are_kept_once(pr
     bank.push(images, captions, index)
     of_pooled = 2 * 10 * 4 * 4
     assert bank.nbytes == size * 10 * (4 + 3 * 4 + 4 + 5 * 4) + of_pooled
-    regions = bank.images(torch.arange(6)).regions
+    regions = bank.images.select(torch.arange(6)).regions
     assert regions.dtype == torch.float32
     assert torch.allclose(regions, images.regions, atol=2e-2)
     assert torch.equal(bank.features()[0], pooled(images))  # ranks are not to suffer

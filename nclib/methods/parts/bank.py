@@ -124,11 +124,16 @@ class FeatureBank:
         M, the number of pairs.
     precision : {"fp32", "fp16", "bf16"}
         Number type of the kept encodings. The pooled vectors of fragments stay in float32, for the ranks.
+
+    Attributes
+    ----------
+    images, captions : BankRows
+        The kept encodings; ``select`` gives those of some entries.
     """
 
     def __init__(self, size: int, precision: str = "fp32") -> None:
         self.size, self.count, self._next = size, 0, 0
-        self._images, self._captions = (BankRows(size, PRECISION[precision]) for _ in range(2))
+        self.images, self.captions = (BankRows(size, PRECISION[precision]) for _ in range(2))
         self._pooled: dict[str, Tensor] = {}
         self._pairs = torch.zeros(size, dtype=torch.int64)
 
@@ -141,8 +146,8 @@ class FeatureBank:
             rest = slice(len(index) - self.size, None)
             images, captions, index = images.select(rest), captions.select(rest), index[rest]
         slots = [(self._next + i) % self.size for i in range(len(index))]
-        self._images.write(slots, images)
-        self._captions.write(slots, captions)
+        self.images.write(slots, images)
+        self.captions.write(slots, captions)
         place = torch.tensor(slots)
         self._pairs[place] = index
         for name, encoding in (("images", images), ("captions", captions)):
@@ -158,20 +163,12 @@ class FeatureBank:
         """Return the pooled unit vectors of images and captions, (len, D) each; an error when it is empty."""
         if not self.count:
             raise RuntimeError("the bank is empty; push encoded pairs first")
-        return self._unit("images", self._images), self._unit("captions", self._captions)
+        return self._unit("images", self.images), self._unit("captions", self.captions)
 
     def _unit(self, name: str, rows: BankRows) -> Tensor:
         if name in self._pooled:
             return self._pooled[name][: self.count]
         return F.normalize(rows.tensors["vectors"][: self.count].float(), dim=1)
-
-    def images(self, index: Tensor) -> Any:
-        """Return the images of entries ``index``, (n,), as an encoding of the model that made them."""
-        return self._images.select(index)
-
-    def captions(self, index: Tensor) -> Any:
-        """Return the captions of entries ``index``, (n,)."""
-        return self._captions.select(index)
 
     def pairs(self, device: torch.device) -> Tensor:
         """Return the training pair of each entry, int64, (len,)."""
@@ -180,7 +177,7 @@ class FeatureBank:
     @property
     def nbytes(self) -> int:
         """Bytes that the bank holds on its device."""
-        kept = [*self._images.tensors.values(), *self._captions.tensors.values(), *self._pooled.values()]
+        kept = [*self.images.tensors.values(), *self.captions.tensors.values(), *self._pooled.values()]
         return sum(x.nbytes for x in kept)
 
     def state(self) -> dict[str, Any]:
@@ -190,13 +187,13 @@ class FeatureBank:
             "next": self._next,
             "pairs": self._pairs,
             "pooled": dict(self._pooled),
-            "images": self._images.state(),
-            "captions": self._captions.state(),
+            "images": self.images.state(),
+            "captions": self.captions.state(),
         }
 
     def load_state(self, state: dict[str, Any], device: torch.device) -> None:
         """Restore what :meth:`state` returned, on ``device``."""
         self.count, self._next, self._pairs = state["count"], state["next"], state["pairs"]
         self._pooled = {name: x.to(device, copy=True) for name, x in state["pooled"].items()}
-        self._images.load_state(state["images"], device)
-        self._captions.load_state(state["captions"], device)
+        self.images.load_state(state["images"], device)
+        self.captions.load_state(state["captions"], device)
