@@ -128,7 +128,7 @@ bench: env ## measure the speed of the central computations; LIST=1: which store
 	@"$(PY)" -m ncbook measured
 ifndef LIST
 	@mkdir -p runs/bench
-	@for file in $(filter-out %_common.py book/bench/gpu%,$(wildcard book/bench/*.py)); do echo "$$file"; \
+	@for file in $(filter-out %_common.py book/bench/gpu% book/bench/detection_%,$(wildcard book/bench/*.py)); do echo "$$file"; \
 	"$(PY)" "$$file" --out "runs/bench/$$(basename "$$file" .py).json" || exit 1; done
 endif
 

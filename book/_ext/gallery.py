@@ -148,13 +148,9 @@ class Gallery(SphinxDirective):
             image = f":img-top: /{os.path.relpath(file, root)}"
             if picture[0] == "svg" and is_drawing({SVG: picture[1].decode()}):
                 look = f"nc-thumb {DRAWING}"
+        title, sentence = plain(title_of(nb, name)), first_sentence(text)
         return CARD.format(
-            title=plain(title_of(nb, name)),
-            name=name,
-            image=image,
-            look=look,
-            sentence=first_sentence(text),
-            time=reading(nb),
+            title=title, name=name, image=image, look=look, sentence=sentence, time=reading(nb)
         )
 
 

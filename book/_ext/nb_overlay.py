@@ -197,14 +197,9 @@ def status_lines(rows: list[list[str]]) -> list[str]:
 
 def status_cells(run: dict[str, Any]) -> list[str]:
     """Return a row of the status table: date, seconds, device, threads, versions, commit."""
-    return [
-        run["date"],
-        f"{run['seconds']:.0f}",
-        run["device"],
-        f"{run['threads']} of {run['cores']}",
-        ", ".join([run["python"], *(run["versions"].get(k, "?") for k in ("torch", "numpy"))]),
-        f"`{run['commit']}`",
-    ]
+    threads = f"{run['threads']} of {run['cores']}"
+    versions = ", ".join([run["python"], *(run["versions"].get(k, "?") for k in ("torch", "numpy"))])
+    return [run["date"], f"{run['seconds']:.0f}", run["device"], threads, versions, f"`{run['commit']}`"]
 
 
 def machine_line(run: Mapping[str, Any]) -> str:

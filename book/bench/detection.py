@@ -11,7 +11,7 @@ The stored results are ``book/measured/audit_{exchange,judged,posteriors}.json``
 and lists of names; ``CACHE`` keeps embeddings between calls. ``LEMON`` is a checkout of MLforHealth/LEMoN and
 ``PYTHON`` an interpreter with torch, faiss and cleanlab; without them their rows are missing.
 
-``exchange``: pairs of each data set are made wrong in one way (see ``audit_common.NOISES``), embedded, and
+``exchange``: pairs of each data set are made wrong in one way (see ``detection_pairs.NOISES``), embedded, and
 audited with every score and with ``auto``. ``f8k`` and ``emoji`` have five captions per picture,
 ``wikipedia`` one; their embeddings come from linear models of the wrong pairs themselves, cross-fitted (by
 the package's own ``crossfit``; ridge regression for ``wikipedia``, whose captions are ten numbers).
@@ -27,7 +27,7 @@ class of a picture.
 that people judged. ``posteriors``: the audit of the very pairs on which recorded runs of robust methods
 computed P(matched); those numbers are in the records, only the audit's are made here.
 
-Measures: ``audit_common.measures``; ``share_error`` is the estimated minus the true share of wrong pairs,
+Measures: ``detection_pairs.measures``; ``share_error`` is the estimated minus the true share of wrong pairs,
 ``share_covered`` whether the interval holds it; ``partner`` the share of the ``proposed`` partners that are
 right, ``partner_stated`` the probability that the audit states for them, ``partner_recall`` the share of the
 wrong pairs with a right picture here that get it proposed.
@@ -45,16 +45,26 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-import audit_common as common
 import numpy as np
-from audit_common import NOISES, Noisy, measures
 from bench_common import command, write_json
+from detection_pairs import (
+    NOISES,
+    Noisy,
+    articles,
+    cross_fitted,
+    encode,
+    everything,
+    fitted,
+    measures,
+    photographs,
+    scenes,
+)
 from sklearn.mixture import GaussianMixture
 
 import nclib
 from nclib import data
 from nclib.auditing import SCORES
-from nclib.noise import Mismatch
+from nclib.noise import Mismatch, mismatch
 
 Row = dict[str, Any]
 RATE, SEEDS = 0.2, 3
@@ -77,7 +87,7 @@ def outsiders(options: argparse.Namespace, pairs: dict[str, tuple[Any, Any]]) ->
         for name in missing:
             np.savez(Path(made) / f"{name}.npz", images=pairs[name][0], captions=pairs[name][1])
         if missing:
-            file, lemon = Path(__file__).with_name("outside_common.py"), options.lemon or ""
+            file, lemon = Path(__file__).with_name("detection_outside.py"), options.lemon or ""
             words = [options.outside, file, made, folder.resolve(), lemon]
             subprocess.run(words, check=True, stdout=subprocess.DEVNULL, cwd=made)
         found = {}
@@ -200,26 +210,26 @@ def material(options: argparse.Namespace, name: str, seed: int) -> Any:
     """Return the right pairs of a data set."""
     n = options.pictures
     if name == GIVEN:
-        return common.photographs(options.f8k, seed, 2000, 1, 1000)
+        return photographs(options.f8k, seed, 2000, 1, 1000)
     if name == "f8k":
-        return common.photographs(options.f8k, seed, 2 * n, 5, n)
+        return photographs(options.f8k, seed, 2 * n, 5, n)
     if name == "wikipedia":
-        return common.articles(options.wikipedia, seed)
-    return common.scenes(seed, n, 5, n)
+        return articles(options.wikipedia, seed)
+    return scenes(seed, n, 5, n)
 
 
 def embedded(options: argparse.Namespace, name: str, found: Any, noisy: Any, seed: int) -> dict[str, Any]:
     """Return vectors of the pictures and captions of a case."""
     if name != GIVEN:
-        return named(common.cross_fitted(found, noisy, seed=seed))
-    return named(common.encode(elsewhere(options.f8k, seed), found, noisy.caption))
+        return named(cross_fitted(found, noisy, seed=seed))
+    return named(encode(elsewhere(options.f8k, seed), found, noisy.caption))
 
 
 @cache
 def elsewhere(root: Path, seed: int) -> Any:
     """Return encoders that were fitted to photographs that are not audited, with right captions."""
-    other = common.photographs(root, seed, 3000, 5, 0, first=3000)
-    return common.fitted(other, other.image_of, np.arange(len(other.image_of)))
+    other = photographs(root, seed, 3000, 5, 0, first=3000)
+    return fitted(other, other.image_of, np.arange(len(other.image_of)))
 
 
 def named(vectors: tuple[Any, Any]) -> dict[str, Any]:
@@ -235,14 +245,14 @@ def judged(options: argparse.Namespace) -> list[Row]:
     published pairs with caption #2, the only caption that was judged.
     """
     whole = data.load("f8k", root=options.f8k)
-    found, test = common.everything(whole.train), common.everything(whole.test)
+    found, test = everything(whole.train), everything(whole.test)
     rows: list[Row] = []
     for rate, seed in itertools.product((0.0, 0.4, 0.6), range(options.seeds)):
 
         def encoded(rate: float = rate, seed: int = seed) -> dict[str, Any]:
-            claimed = common.mismatch(found.image_of, rate, seed=seed, protocol="images")
-            encoders = common.fitted(found, claimed, np.arange(len(claimed)))
-            return named(common.encode(encoders, test, np.arange(len(test.image_of))))
+            claimed = mismatch(found.image_of, rate, seed=seed, protocol="images")
+            encoders = fitted(found, claimed, np.arange(len(claimed)))
+            return named(encode(encoders, test, np.arange(len(test.image_of))))
 
         images, captions = cached(options, f"test-{rate}-{seed}", encoded).values()
         new = by_people(options.judgements, images, captions[2::5], seed, rate == 0)
@@ -304,12 +314,12 @@ def first_hundred(published: Any, ids: list[str], picture: Any, caption: Any, wr
 
 def posteriors(options: argparse.Namespace) -> list[Row]:
     """Audit the training pairs of Flickr8K with the exchanges of the recorded runs."""
-    found = common.everything(data.load("f8k", root=options.f8k).train)
+    found = everything(data.load("f8k", root=options.f8k).train)
     rows: list[Row] = []
     for rate in (0.4, 0.6):
         drawn = Mismatch.draw(found.image_of, rate, seed=0, protocol="images")
         noisy = Noisy(drawn.image_of, np.arange(len(drawn)), found.image_of)
-        make = partial(common.cross_fitted, found, noisy, seed=0)
+        make = partial(cross_fitted, found, noisy, seed=0)
         images, captions = cached(options, f"images-{rate}", lambda make=make: named(make())).values()
         about = {"rate": rate, "checksum": drawn.checksum, "pairs": len(drawn)}
         new = audited(images, captions, noisy, 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-import audit_common as common
+import detection_pairs as common
 import numpy as np
 import pytest
 

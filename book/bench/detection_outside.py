@@ -1,6 +1,6 @@
 """Suspicion of pairs by LEMoN and cleanlab, for ``detection.py``; needs torch and these alone.
 
-    python outside_common.py FOLDER CACHE LEMON
+    python detection_outside.py FOLDER CACHE LEMON
 
 ``FOLDER`` has unit vectors of pairs, ``CACHE`` gets the scores; ``LEMON`` may be empty.
 """
