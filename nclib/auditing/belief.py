@@ -110,11 +110,9 @@ class Belief:
     shifted : ndarray of bool, (M,)
         Pairs in a run of rows that is shifted: nearly all of them are wrong.
     seed : int
-    within : Within or None
-        Pairs that fit no better than exchanges within a value of the column that was named: they count in
-        P(wrong) and in the share.
-    alike : Within or None
-        The same of clusters of pictures, without a column: it is reported, and counts in nothing.
+    inside : Within or None
+        Pairs that fit no better than exchanges within a value of the column that was named, or without one
+        within clusters of pictures.
     before : Calibration or None
         That before labels of a person.
     marks : Corrected or None
@@ -132,8 +130,7 @@ class Belief:
     contradicted: tuple[str, Share] | None
     shifted: NDArray[np.bool_]
     seed: int
-    within: Within | None = None
-    alike: Within | None = None
+    inside: Within | None = None
     before: Calibration | None = None
     marks: Corrected | None = None
     n_marks: int = 0
@@ -143,6 +140,11 @@ class Belief:
     def pairs(self) -> Pairs:
         """The pairs that are judged."""
         return self.context.pairs
+
+    @property
+    def within(self) -> Within | None:
+        """What is found within values of a column; clusters are reported, and count in nothing."""
+        return self.inside if self.inside is not None and self.inside.counts else None
 
     @cached_property
     def kind(self) -> Indices:
@@ -277,7 +279,7 @@ class Belief:
         if self.reason or not (shifted & self.pairs.usable).any():
             return self
         found = _decided(self.context, self.queries, self.opinions, shifted, self.seed)
-        return replace(found, within=self.within, alike=self.alike)
+        return replace(found, inside=self.inside)
 
     def among_alike(self, groups: Groups | None) -> Belief:
         """Return the belief with what exchanges within a value show, or without a column within clusters."""
@@ -285,9 +287,9 @@ class Belief:
             return self
         right, fit = 1 - np.nan_to_num(self.ends[0]), self.scored.fit
         if groups is None:
-            return replace(self, alike=within_clusters(self.context, right, fit, self.seed))
+            return replace(self, inside=within_clusters(self.context, right, fit, self.seed))
         of = f"the same {groups.column or 'value'}"
-        return replace(self, within=within(self.context, groups.values, of, right, fit, self.seed))
+        return replace(self, inside=within(self.context, groups.values, of, right, fit, self.seed))
 
     @cached_property
     def carried(self) -> Calibration:

@@ -162,7 +162,7 @@ class Findings:
     @property
     def inside(self) -> Within | None:
         """Pairs that fit no better than exchanges within their value, or within clusters of pictures."""
-        return self.belief.within or self.belief.alike
+        return self.belief.inside
 
     @property
     def ask_first(self) -> bool:
@@ -282,15 +282,19 @@ class Findings:
             ``partner_p``, ``partner_recall`` among wrong pairs that have a partner, and the counts ``n``,
             ``n_wrong``, ``n_proposed``. None where undefined.
         """
-        wrong, known = self._truth(truth)
-        p = self.table["p_wrong"].to_numpy()
-        use = known & self.pairs.usable
+        p, use = self.table["p_wrong"].to_numpy(), self.pairs.usable
+        if isinstance(truth, Mapping):
+            self._check_ids(truth)
+            use = use & self.table["id"].isin(list(truth)).to_numpy()
+            truth = [bool(truth.get(name)) for name in self.pairs.ids]
+        wrong = np.asarray(truth)
+        check_array("truth, True where wrong,", wrong, "booleans", len(p))
         # Equal probabilities are ordered as the table's rank is.
         fit = self.table["rank"].to_numpy()[use].astype(float)
         y = wrong[use]
         out: dict[str, float | None] = {"n": int(use.sum()), "n_wrong": int(y.sum())}
-        found = detection(fit, ~y) if len(y) else {}
-        out |= {"auroc": found.get("auc"), "average_precision": found.get("ap")}
+        by_rank = detection(fit, ~y) if len(y) else {}
+        out |= {"auroc": by_rank.get("auc"), "average_precision": by_rank.get("ap")}
         stated = np.isfinite(p) & use
         out["calibration_error"] = compare(1 - p[stated], ~wrong[stated])["ece"] if stated.any() else None
         out["share_error"] = self.share.value - float(y.mean()) if len(y) and self.share.value >= 0 else None
@@ -306,16 +310,6 @@ class Findings:
             out["partner_stated"] = float(said[made].mean()) if made.any() else None
             out["partner_recall"] = float((hit & lost).sum() / lost.sum()) if lost.any() else None
         return out
-
-    def _truth(self, truth: Any) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        n = len(self.pairs)
-        if isinstance(truth, Mapping):
-            self._check_ids(truth)
-            known = np.array([i in truth for i in self.pairs.ids])
-            return np.array([bool(truth.get(i, False)) for i in self.pairs.ids]), known
-        wrong = np.asarray(truth)
-        check_array("truth, True where wrong,", wrong, "booleans", n)
-        return wrong, np.ones(n, bool)
 
     def _check_ids(self, names: Iterable[str]) -> None:
         strange = [name for name in names if name not in self.pairs.row_of]

@@ -74,6 +74,8 @@ class Within:
         Of all pairs that can be judged.
     caption : str
         What a caption is called.
+    counts : bool
+        Whether such pairs count in P(wrong) and in the share, or are only reported.
     """
 
     of: str
@@ -81,6 +83,7 @@ class Within:
     ends: Array
     share: Share
     caption: str
+    counts: bool
 
     @property
     def beyond(self) -> bool:
@@ -137,13 +140,13 @@ def within(
     right: Array,
     fit: Callable[[Indices, Indices], Array],
     seed: int,
-    least: float = TOLD_IN_VALUES,
+    counts: bool = True,
 ) -> Within | None:
     """Return which pairs fit no better than exchanges within their value; None where nothing can be said.
 
     Pairs of values of fewer than 20 are put together by clusters of their pictures. Nothing can be said of
-    fewer than 20 such pairs, and where the area under the ROC curve of given against exchanged pairs is below
-    ``least``.
+    fewer than 20 such pairs, nor where given and exchanged pairs are hardly told apart: the area under the
+    ROC curve must be 0.65, and 0.8 of clusters, which are ours.
 
     Parameters
     ----------
@@ -154,7 +157,8 @@ def within(
     right : ndarray, (M,)
         Probability that a pair fits better than exchanges at random: only such pairs are looked at.
     seed : int
-    least : float
+    counts : bool
+        Of the values of a column that was named; clusters are only reported.
     """
     pairs, copies, rng = context.pairs, context.copies, np.random.default_rng(seed)
     of_value, names = pd.factorize(pd.Series(values))
@@ -179,6 +183,7 @@ def within(
     join = combination(given, exchanged, seed)
     score, other = join(given).astype(np.float64), join(exchanged).astype(np.float64)
     target = np.arange(len(score) + len(other)) < len(score)
+    least = TOLD_IN_VALUES if counts else TOLD_APART
     if (auc(np.concatenate([score, other]), target) or 0) < least:
         return None
     number = copies.count[rows] * right[rows]
@@ -208,7 +213,7 @@ def within(
     ends[:, use] = ends[:, use[same]]  # copies are as likely to be wrong as the first of them
     part = float(number.sum() / pairs.usable.sum())
     share = Share(*(part * end for end in found.share))
-    return Within(of, pd.DataFrame(table, columns=columns), ends, share, pairs.words.caption)
+    return Within(of, pd.DataFrame(table, columns=columns), ends, share, pairs.words.caption, counts)
 
 
 def within_clusters(
@@ -221,7 +226,7 @@ def within_clusters(
         if n >= k * FEWEST_OF_KIND:
             values = _clusters(pairs, pairs.usable_images, k)[pairs.image_of]
             of = f"a similar {pairs.words.picture} (of {k} clusters)"
-            if (found := within(context, values, of, right, fit, seed, TOLD_APART)) is not None:
+            if (found := within(context, values, of, right, fit, seed, counts=False)) is not None:
                 return found
         k //= 2
     return None
