@@ -68,6 +68,13 @@ def crossfit(
     ------
     ValueError
         With fewer than 40 pictures; when no word stands in two captions.
+
+    Notes
+    -----
+    A model of few pairs tells right pairs from exchanged ones less well, and right pairs that look just like
+    exchanged ones count as wrong. Measured with a fifth of the captions exchanged: of 1,000 photographs of
+    Flickr8K an audit says 20 % on average, and all of 36 intervals hold the truth; of 1,000 drawn scenes it
+    says 26 % (14 of 16 intervals), of 2,000 22 % (12 of 12), of 4,000 21 % (8 of 8).
     """
     rng = np.random.default_rng(seed)
     pictures = np.unique(image_of[usable])
