@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import tracemalloc
-from functools import partial
 from unittest.mock import Mock
 
 import numpy as np
@@ -202,16 +201,6 @@ def test_relevance_measures_are_the_literal_loops(case, seed):
 
 
 # -------------------------------------------------------------------------------------- category retrieval
-
-QUERIES = np.array([[1, 0.1], [0.1, 1], [-1, 0.3]])
-GALLERY = np.array([[1, 0], [0.8, 0.6], [0, 1], [-0.6, 0.8], [0.6, 0.8]])
-LABELS = ([0, 1, 2], [0, 1, 1, 0, 0])
-
-
-def test_map_numbers():
-    value = partial(mean_average_precision, QUERIES, GALLERY, *LABELS)
-    assert value() == pytest.approx(0.501852, abs=5e-7)
-    assert value(k=3) == pytest.approx(0.611111, abs=5e-7)
 
 
 @given(

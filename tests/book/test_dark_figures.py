@@ -30,18 +30,13 @@ def fill_of(svg: str, words: str) -> str:
     return found[1]
 
 
-def test_text_on_a_picture_keeps_its_colour() -> None:
+def test_the_ground_and_the_lines_change_and_pictures_and_text_on_them_stay() -> None:
     light = figure_with_picture()
     after = dark(light)
     assert fill_of(after, "on the picture") == "#000000"
     assert fill_of(after, "a title") == turned("#000000")
     assert fill_of(after, "its second line") == turned("#000000")
     assert fill_of(after, "below it") == turned("#d55e00")
-
-
-def test_the_ground_and_the_lines_change_and_the_picture_stays() -> None:
-    light = figure_with_picture()
-    after = dark(light)
     assert IMAGE.search(light)
     for colour in ("#ffffff", "#0072b2"):
         assert f": {colour}" in light

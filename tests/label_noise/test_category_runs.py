@@ -218,6 +218,7 @@ def test_transported_mass_grows_with_the_epochs(tmp_path):
     record = run(tmp_path, epochs=6, warmup_epochs=2)
     s = [row["transported_mass"] for row in record.curves if "transported_mass" in row]
     assert s == pytest.approx(np.linspace(0.2, 0.8, 4), abs=1e-6)
+    assert label_noise.build("uot_rcl", warmup_epochs=0).mass_at(0, 1) == 0.2  # alone, it is the first
     kept = epoch_arrays(record.folder)
     assert sorted(kept) == [3, 4, 5, 6]
     corrected = kept[6]["corrected"].astype(float)

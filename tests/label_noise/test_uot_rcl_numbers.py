@@ -163,14 +163,6 @@ def test_the_bounded_loss_of_given_labels_with_mrls_contrast_is_mrl():
     assert 0.7 * found["bhg"].item() == pytest.approx(mrl["contrast"].item(), rel=1e-9)
 
 
-def test_mass_schedule():
-    method = label_noise.build("uot_rcl")
-    assert method.mass_at(2, 100) == 0.2
-    assert method.mass_at(99, 100) == pytest.approx(0.8, abs=1e-12)
-    assert method.mass_at(50, 100) == pytest.approx(0.2 + 0.6 * 48 / 97)
-    assert label_noise.build("uot_rcl", warmup_epochs=0).mass_at(0, 1) == 0.2
-
-
 def test_row_shares_of_empty_rows():
     assert row_shares(torch.tensor([[0.0, 0], [1, 3]])).tolist() == [[0, 0], [0.25, 0.75]]
 

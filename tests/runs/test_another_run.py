@@ -68,16 +68,3 @@ def test_the_state_of_the_session_changes_no_number_and_comes_back(made, tmp_pat
     assert (record.name, record.metrics) == (made.name, made.metrics)
     said = {"matmul_precision": "highest", "matmul_tf32": False, "cudnn_tf32": True}
     assert record.environment["numbers"] == said | {"default_dtype": "float32"}
-
-
-# -- a run did what its name says -----------------------------------------------------------------------
-
-
-def test_a_network_that_never_trained_is_refused(tmp_path):
-    tiny = {"n_train": 1, "n_val": 2, "n_test": 2}
-    given = QUIET | {"model": "vse", "warmup_epochs": 1, "batch_size": 5, "data_options": tiny}
-    with (
-        pytest.warns(UserWarning, match="does not train in this epoch"),
-        pytest.raises(ValueError, match="no steps for network 0 in all 1 epochs after warm-up"),
-    ):
-        nclib.run("mscn", **given, out=tmp_path)

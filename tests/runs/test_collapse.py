@@ -77,9 +77,3 @@ def test_training_that_undoes_the_warm_up_is_told_once_and_also_after_a_resume(t
     (Path(record.folder) / "record.json").unlink()
     again = nclib.run("ncr", **RUN, out=str(tmp_path))  # from its checkpoint
     assert (again.warnings, again.diagnostics) == (record.warnings, record.diagnostics)
-
-
-def test_a_sound_run_has_no_flag(tmp_path):
-    record = nclib.run("ncr", **RUN, out=str(tmp_path))
-    assert record.collapsed == ""
-    assert "collapsed" not in record.diagnostics

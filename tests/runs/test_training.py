@@ -40,6 +40,7 @@ def test_record_holds_what_a_table_needs(finished):
     assert len(stored["data"]["checksum"]) == 64
     assert [row["phase"] for row in stored["curves"]] == ["warm-up", "training", "training"]
     assert stored["cost"]["parameters"] > 100
+    assert (finished.collapsed, "collapsed" in stored["diagnostics"]) == ("", False)
     assert {"rsum", "i2t_map_at_r", "relevant_rsum"} <= set(stored["metrics"]["test"])
 
 
