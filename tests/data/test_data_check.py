@@ -132,7 +132,7 @@ def test_the_damaged_file_is_named_and_no_other(root, name, capsys):
     assert words in capsys.readouterr().out
 
 
-def test_copies_alone_are_complete_for_those_who_read_them(root, capsys):
+def test_copies_alone_are_complete_for_those_who_read_them(root):
     for split in SIZES:
         (root / "f30k_precomp" / f"{split}_ims.npy").unlink()
     assert main([str(root), "f30k"]) == 1

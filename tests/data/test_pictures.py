@@ -78,7 +78,7 @@ def test_bad_tables(tmp_path, monkeypatch, rows, said):
         load("own", pairs="pairs.csv")
 
 
-def test_drawn_splits_repeat_and_cover(tmp_path):
+def test_drawn_splits_repeat_and_cover():
     names = [str(i) for i in range(200)]
     split_of = draw_splits(names, 3)
     assert split_of == draw_splits(names, 3) != draw_splits(names, 4)

@@ -61,16 +61,9 @@ def test_asymmetric_noise_sends_a_class_to_one_other():
         assert len(set(noise.image_labels[k == TRUTH])) == 1
 
 
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [
-        ({"protocol": "uniform"}, ["protocol='uniform'"]),
-        ({"scope": "image"}, ["scope='image'"]),
-        ({"rate": 2}, ["rate=2"]),
-    ],
-)
-def test_bad_requests_name_the_argument(options, named):
-    refused(ValueError, lambda: draw(**options), *named)
+@pytest.mark.parametrize(("name", "value"), [("protocol", "uniform"), ("scope", "image"), ("rate", 2)])
+def test_bad_requests_name_the_argument(name, value):
+    refused(ValueError, lambda: draw(**{name: value}), f"{name}={value!r}")
 
 
 def test_published_file(tmp_path):

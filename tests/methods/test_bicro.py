@@ -107,7 +107,6 @@ def test_labels_lie_in_the_unit_interval_and_anchors_have_one(B, seed):
 
 # -- runs -----------------------------------------------------------------------------------------------
 
-run = partial(tiny.run, "bicro")
 trainer_of = partial(tiny.trainer_of, "bicro")
 
 

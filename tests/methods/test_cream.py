@@ -94,7 +94,6 @@ def test_filters(with_hard, clean, expected):
 # ---------------------------------------------------------------------------------------------- whole runs
 
 
-run = partial(tiny.run, "cream")
 trainer_of = partial(tiny.trainer_of, "cream")
 
 

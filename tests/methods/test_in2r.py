@@ -16,7 +16,6 @@ from nclib.methods.parts.neighbours import Queue
 from nclib.methods.parts.vectors import blank_encoding, draws
 
 SIZES = {"feature_dim": 6, "vocab_size": 20, "n_regions": 5, "embed_dim": 16, "sim_dim": 8, "word_dim": 8}
-run = partial(tiny.run, "in2r", mrate=0.5, lr=5e-3, queue=64, data_options=tiny.SMALLER)
 trainer_of = partial(tiny.trainer_of, "in2r", mrate=0.5, lr=5e-3, queue=64, data_options=tiny.SMALLER)
 
 

@@ -16,15 +16,8 @@ from nclib.methods.pcsr import next_threshold
 from nclib.models import CaptionEncoding, ImageEncoding
 from nclib.noise import GaussianMixture1d
 
-run = partial(tiny.run, "pcsr", classes=12, data_options=tiny.SMALLER)
 trainer_of = partial(tiny.trainer_of, "pcsr", classes=12, data_options=tiny.SMALLER)
-
-
-def started(tmp_path, **values):
-    """A trainer before its first training epoch."""
-    trainer = trainer_of(tmp_path, **values)
-    trainer.epoch = 1
-    return trainer, trainer.method
+started = partial(tiny.started, "pcsr", classes=12, data_options=tiny.SMALLER)
 
 
 # ------------------------------------------------------------------------------------------- pseudo-classes

@@ -22,15 +22,7 @@ from nclib.methods.sps import (
     proxy_loss,
 )
 
-run = partial(tiny.run, "sps", data_options=tiny.SMALLER)
-trainer_of = partial(tiny.trainer_of, "sps", data_options=tiny.SMALLER)
-
-
-def started(tmp_path, **values):
-    """A trainer before its first training epoch."""
-    trainer = trainer_of(tmp_path, **values)
-    trainer.epoch = 1
-    return trainer, trainer.method
+started = partial(tiny.started, "sps", data_options=tiny.SMALLER)
 
 
 @pytest.mark.parametrize("loss", ["infonce", "gce", "triplet"])

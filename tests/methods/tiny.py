@@ -47,3 +47,10 @@ def trainer_of(method: str, folder: Path, on: str = "cpu", **values: Any) -> Any
     """Return the trainer of such a run, on a device, before its first epoch."""
     settings = resolve(method, **{**TINY, **values}, out=str(folder))
     return experiment_of(method).load(settings, folder, torch.device(on)).trainer
+
+
+def started(method: str, folder: Path, **values: Any) -> tuple[Any, Any]:
+    """Return the trainer of such a run before its first training epoch, and its method."""
+    trainer = trainer_of(method, folder, **values)
+    trainer.epoch = 1
+    return trainer, trainer.method

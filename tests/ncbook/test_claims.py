@@ -194,7 +194,7 @@ def test_runs_of_the_paper_decide_where_smaller_ones_are_recorded_too():
     assert words(standard, paper, data=("wikipedia",)) == HOLDS
 
 
-def test_the_papers_own_noise_decides_before_another(tmp_path):
+def test_the_papers_own_noise_decides_before_another():
     other, own = (line("against", tier=1, foreign=True), line("open", tier=1))
     assert words(other, own) == CLOSE
     assert words(other) == UNSEEN

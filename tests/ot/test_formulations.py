@@ -6,23 +6,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from test_partial import random_problem
 
 import nclib.ot
 
 
-def problem(seed: int, n: int, m: int) -> tuple[torch.Tensor, ...]:
-    g = torch.Generator().manual_seed(seed)
-    cost = torch.rand(n, m, generator=g, dtype=torch.float64)
-    p = torch.rand(n, generator=g, dtype=torch.float64) + 0.05
-    q = torch.rand(m, generator=g, dtype=torch.float64) + 0.05
-    mask = torch.rand(n, m, generator=g) > 0.2
-    mask[0] = True
-    mask[:, 0] = True
-    return cost, p / p.sum(), q / q.sum(), mask
-
-
 def test_certificate_closes_the_gap_and_notices_a_wrong_plan():
-    cost, p, q, mask = problem(3, 20, 14)
+    cost, p, q, mask = random_problem(3, 20, 14)
     t = nclib.ot.partial_sinkhorn(cost, 0.6, p, q, reg=0.02, mask=mask)
     c = t.certify(exact=True)
     assert abs(c.gap.item()) < 1e-8
@@ -61,7 +51,7 @@ def test_the_largest_flow_is_the_smallest_cut_however_far_weights_are_apart():
 
 
 def test_published_plan_is_certified_as_too_heavy():
-    cost, _, _, _ = problem(4, 12, 12)
+    cost, _, _, _ = random_problem(4, 12, 12)
     off = ~torch.eye(12, dtype=torch.bool)
     t = nclib.ot.partial_sinkhorn(cost, 0.1, reg=0.01, mask=off, stop="published")
     assert t.certify().mass_violation.item() > 0.01

@@ -163,15 +163,6 @@ def test_a_run_of_warm_up_alone_is_refused_on_labels():
     assert resolve("uot_rcl", dataset="planted_category", epochs=7).schedule.epochs == 7
 
 
-def test_fingerprint_ignores_place_and_device_but_not_settings():
-    def name(**values):
-        return experiment_of("l2rm").request(resolve("l2rm", **{**TINY, **values})).fingerprint
-
-    assert name(out="x", device="cuda", threads=3, compile="off") == name()
-    assert name(device="cuda", precision="auto") == name(precision="tf32") != name(precision="auto")
-    assert name(lr=1.0) != name()
-
-
 def test_noisy_pairs_load_the_image_that_the_noise_gave():
     split = data.load("planted", n_train=12).train
     noise = Mismatch.draw(split.image_of, 0.5, seed=3, protocol="captions")
