@@ -13,7 +13,15 @@ import numpy as np
 from nclib.common.checks import beyond
 from nclib.common.row_writer import ConvertError, RowSource
 from nclib.data import pictures
-from nclib.data.prepare import Selection, Texts, left_out, picture_features, selected, table_of, write_splits
+from nclib.data.prepare import (
+    Selection,
+    Texts,
+    picture_features,
+    say_left_out,
+    selection_of,
+    table_of,
+    write_splits,
+)
 from nclib.data.split_lists import SPLITS, draw_splits
 from nclib.readers import Listing
 from nclib.readers.network import load_network
@@ -83,10 +91,10 @@ def _plan(
         raise ConvertError(f"none of the pictures can be read, such as {name}: {reason}")
     absent = [name for name, reason in unusable.items() if reason == MISSING]
     broken = [name for name, reason in unusable.items() if reason != MISSING]
-    left_out(absent, "missing pictures")
-    left_out(broken, "broken pictures")
+    say_left_out(absent, "missing pictures")
+    say_left_out(broken, "broken pictures")
     if each is not None:
-        left_out([name for name in usable if len(texts[name]) < each], f"with fewer than {each} captions")
+        say_left_out([name for name in usable if len(texts[name]) < each], f"with fewer than {each} captions")
         usable = [name for name in usable if len(texts[name]) >= each]
     origin = "table" if split_of else f"drawn, seed {seed}"
     split_of = split_of or draw_splits(usable, seed)
@@ -98,4 +106,4 @@ def _plan(
     if n:
         print(f"left out: {n} captions beyond {each} of a picture", file=sys.stderr)
     notes = {"splits": origin, "missing": absent, "broken": broken, "captions_left_out": n}
-    return selected(texts, chosen, each, **notes)
+    return selection_of(texts, chosen, each, **notes)

@@ -126,7 +126,7 @@ def prepare(
     listing = list_pairs(captions, folder=images)
     if listing.file is None or listing.texts is None:
         raise ConvertError(f"--captions {captions} must name pictures and hold their captions")
-    left_out([*listing.problems.values()], "pairs")
+    say_left_out([*listing.problems.values()], "pairs")
     row_of = {os.path.relpath(name, images): row for row, name in enumerate(listing.pictures or ())}
     texts, _ = table_of(listing, [*row_of])
     lists = Path(splits).expanduser() if splits else Path(captions).expanduser().parent
@@ -261,17 +261,19 @@ def _official(texts: Texts, images: Path, lists: Path) -> Selection:
         raise ConvertError(f"{len(few)} pictures of Flickr8K do not have {EACH} captions: {some(few)}")
     if absent := [name for name in split_of if not (images / name).is_file()]:
         raise ConvertError(f"{images} lacks {len(absent)} pictures of Flickr8K: {some(absent)}")
-    return selected(texts, split_of, EACH, splits="official", in_no_split=len(texts.keys() - split_of.keys()))
+    return selection_of(
+        texts, split_of, EACH, splits="official", in_no_split=len(texts.keys() - split_of.keys())
+    )
 
 
-def selected(texts: Texts, split_of: Mapping[str, str], each: int, **notes: Any) -> Selection:
+def selection_of(texts: Texts, split_of: Mapping[str, str], each: int, **notes: Any) -> Selection:
     """Return the pictures of every split with the first ``each`` of their captions."""
     pictures = {s: [name for name, split in split_of.items() if split == s] for s in SPLITS}
     captions = {s: [text for p in names for text in texts[p][:each]] for s, names in pictures.items()}
     return Selection(pictures, captions, each, notes)
 
 
-def left_out(names: Sequence[str], what: str) -> None:
+def say_left_out(names: Sequence[str], what: str) -> None:
     """Say on the screen what is not used."""
     if names:
         print(f"left out: {len(names):,} {what}, {some(names)}", file=sys.stderr)
