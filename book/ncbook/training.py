@@ -22,10 +22,10 @@ from ncbook.pairs import captioned_pictures
 from ncbook.runs import as_preset, recorded, recorded_run
 from nclib.common.options import rules
 from nclib.data import Dataset, Split
-from nclib.noise import Mismatch
 from nclib.runs import experiment_of, resolve
 from nclib.runs.noisy_pairs import NoisyPairs
 from nclib.runs.pair_trainer import PairTrainer
+from nclib.runs.pairs import noise_of
 from nclib.runs.record import Record
 
 METRICS = {"pairs": ("rsum", "rSum", 1), "labels": ("map_avg", "mAP", 3)}  # of a task: key, name, decimals
@@ -76,16 +76,9 @@ def finished(record: Record) -> Finished:
 
 def training_pairs(method: str, given: Mapping[str, Any]) -> NoisyPairs:
     """Return the training pairs of a run with their noise, before anything is trained."""
-    settings = nclib.resolve(method, **given)
-    run = settings.run
-    train = nclib.data.load(run.dataset, **settings.data_options).train
-    if run.noise_file:
-        each = train.captions_per_image
-        noise = Mismatch.from_file(run.noise_file, train.image_of, captions_per_image=each)
-    else:
-        about = {"features": train.mean_regions()} if run.protocol == "near" else {}
-        noise = Mismatch.draw(train.image_of, run.mrate or 0.0, seed=run.seed, protocol=run.protocol, **about)
-    return NoisyPairs(train, noise)
+    settings: Any = nclib.resolve(method, **given)
+    train = nclib.data.load(settings.run.dataset, **settings.data_options).train
+    return NoisyPairs(train, noise_of(settings.run, train))
 
 
 def some_pairs(pairs: NoisyPairs, matched: bool, n: int, seed: int = 0) -> np.ndarray:

@@ -153,14 +153,7 @@ class PairExperiment(Experiment[PairTrainer, Dataset, Mismatch]):
         return self.combined(records, work.request.settings, work.folder, settings.run.device)
 
     def assemble(self, settings: PairSettings, dataset: Dataset, place: Place) -> LoadedPairs:
-        run = settings.run
-        own, d = dataset.train.image_of, dataset.train.captions_per_image
-        if run.noise_file:
-            noise = Mismatch.from_file(run.noise_file, own, captions_per_image=d)
-        else:
-            assert run.mrate is not None
-            seen = dataset.train.mean_regions() if run.protocol == "near" else None
-            noise = Mismatch.draw(own, run.mrate, seed=run.drawn_with, protocol=run.protocol, features=seen)
+        noise = noise_of(settings.run, dataset.train)
         for split in (dataset.val, dataset.test):  # those of training are checked as they are read
             split.check_finite()
         method = self.methods[self.method].factory(settings.method_options)
@@ -176,7 +169,7 @@ class PairExperiment(Experiment[PairTrainer, Dataset, Mismatch]):
             dataset.val,
             settings.schedule,
             place.with_noise(noise.checksum),
-            pictures_on=run.pictures_on,
+            pictures_on=settings.run.pictures_on,
             renew=networks,
         )
         return LoadedRun(trainer, dataset, noise)
@@ -216,6 +209,17 @@ class PairExperiment(Experiment[PairTrainer, Dataset, Mismatch]):
         rows = loaded.trainer.history
         last = last_diagnostics([row for row in rows if row["phase"] == "training"])
         return last | ({"collapsed": 1} if collapse(rows) else {})
+
+
+def noise_of(run: PairOptions, train: Split) -> Mismatch:
+    """Return the noise of the training pairs of a run: that of its file, or a draw."""
+    if run.noise_file:
+        each = train.captions_per_image
+        return Mismatch.from_file(run.noise_file, train.image_of, captions_per_image=each)
+    assert run.mrate is not None
+    seen = train.mean_regions() if run.protocol == "near" else None
+    seed, own = run.drawn_with, train.image_of
+    return Mismatch.draw(own, run.mrate, seed=seed, protocol=run.protocol, features=seen)
 
 
 def probability(trainer: PairTrainer, given: Tensor, score: Tensor) -> np.ndarray | None:

@@ -15,7 +15,7 @@ from nclib.runs.identity import UNSAID
 from nclib.runs.machine import choose_device, device_name, numbers_fixed
 from nclib.runs.options import Settings
 from nclib.runs.tasks import experiment_of
-from nclib.runs.words import flatten, setting_text, words_of
+from nclib.runs.words import flatten, value_text, words_of
 
 
 def plan(settings: Settings) -> dict[str, Any]:
@@ -78,7 +78,8 @@ def plan_text(planned: Mapping[str, Any]) -> str:
         "device": f"{p['device']}; {p['parameters']:,} parameters",
         "folder": p["folder"],
     }
-    settings = {name: setting_text(value) for name, value in flatten(p["settings"]).items()}
+    flat = flatten(p["settings"])
+    settings = {name: "-" if value in (None, "", {}) else value_text(value) for name, value in flat.items()}
     return f"{p['name']}\n{Catalogue(facts)}\n\nsettings\n{Catalogue(settings)}"
 
 

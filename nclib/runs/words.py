@@ -108,13 +108,6 @@ def flatten(content: Mapping[str, Any], before: str = "") -> dict[str, Any]:
     return flat
 
 
-def setting_text(value: object) -> str:
-    """Return a setting as text; ``-`` for None, an empty text and an empty mapping."""
-    if value in (None, "", {}):
-        return "-"
-    return value_text(value)
-
-
 def value_text(value: object) -> str:
     """Return a value as text, floats as short as they are written."""
     return f"{value:g}" if isinstance(value, float) else str(value)

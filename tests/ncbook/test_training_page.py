@@ -23,8 +23,9 @@ def test_some_pairs_are_of_one_kind_and_of_different_pictures(pairs):
 
 
 def test_the_pairs_of_a_page_are_those_of_its_run(tmp_path):
-    for protocol in ("images", "captions", "near"):
+    for protocol, noise_seed in (("images", None), ("captions", None), ("near", None), ("images", 7)):
         given = {"dataset": "planted", "data_options": {"n_train": 40}, "mrate": 0.5, "protocol": protocol}
+        given["noise_seed"] = noise_seed
         record = nclib.run("linear", **given, out=tmp_path, progress=False)
         assert training.training_pairs("linear", given).noise.checksum == record.noise["checksum"]
 
