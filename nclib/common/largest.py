@@ -36,11 +36,11 @@ def candidates(matrix: Array, k: int, above: Any = -np.inf) -> tuple[Array, NDAr
             part = matrix[:, start : start + groups]
             np.maximum(tops[:, : part.shape[1]], part, out=tops[:, : part.shape[1]])
         least = np.maximum(least, np.partition(tops, -k, axis=1)[:, -k])
-    found = matrix >= least[:, None]
-    if found.flags.c_contiguous:
-        row, column = np.divmod(np.flatnonzero(found), m)
+    large = matrix >= least[:, None]
+    if large.flags.c_contiguous:
+        row, column = np.divmod(np.flatnonzero(large), m)
     else:
-        column, row = np.divmod(np.flatnonzero(found.T), n)
+        column, row = np.divmod(np.flatnonzero(large.T), n)
         order = np.argsort(row, kind="stable")
         row, column = row[order], column[order]
     count = np.bincount(row, minlength=n)

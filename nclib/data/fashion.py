@@ -68,9 +68,9 @@ def _below(root: PathLike, name: str) -> Path:
     return folder / name if (folder / name).is_dir() else folder
 
 
-def _check_sizes(place: Path, found: tuple[int, ...], wanted: tuple[int, ...]) -> None:
-    if found != wanted:
+def _check_sizes(place: Path, sizes: tuple[int, ...], wanted: tuple[int, ...]) -> None:
+    if sizes != wanted:
         raise ValueError(
-            f"{place} holds {found} pairs for training, validation and testing, the recorded runs have "
+            f"{place} holds {sizes} pairs for training, validation and testing, the recorded runs have "
             f"{wanted}; load other data as region_files or category_file"
         )

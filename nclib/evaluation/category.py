@@ -33,14 +33,14 @@ def _kind(device: torch.device) -> torch.dtype:
 def norms(x: Any, name: str) -> NDArray[np.float64]:
     """Return the length of each row of what :func:`as_matrix` returned, (n,), at least 1e-12."""
     if is_tensor(x):
-        found = x.to(_kind(x.device)).norm(dim=1).cpu().double().numpy()
+        lengths = x.to(_kind(x.device)).norm(dim=1).cpu().double().numpy()
     else:
         parts = (host(x[i : i + BLOCK]).astype(np.float64) for i in range(0, x.shape[0], BLOCK))
         with np.errstate(over="ignore", invalid="ignore"):
-            found = np.concatenate([np.sqrt(np.einsum("ij,ij->i", part, part)) for part in parts])
-    if not np.isfinite(found).all():
+            lengths = np.concatenate([np.sqrt(np.einsum("ij,ij->i", part, part)) for part in parts])
+    if not np.isfinite(lengths).all():
         raise ValueError(f"{name} holds NaN or infinite values, or values too large to be normalised")
-    return np.maximum(found, 1e-12)
+    return np.maximum(lengths, 1e-12)
 
 
 def unit(x: Any, lengths: NDArray[np.float64], rows: slice) -> Float:
@@ -86,11 +86,11 @@ def _ranked(similarity: Float, relevant: Hits) -> Hits:
     keys = steps.astype(np.int32)
     keys <<= 1
     keys |= relevant
-    found = np.sort(keys, axis=1)
-    hits = (found & 1).astype(np.bool_)
-    flat = found.reshape(-1)
-    row, place = np.divmod(np.flatnonzero((flat[1:] ^ flat[:-1]) == 1), found.shape[1])
-    inside = place < found.shape[1] - 1  # not the last key of a row beside the first of the next
+    ordered = np.sort(keys, axis=1)
+    hits = (ordered & 1).astype(np.bool_)
+    flat = ordered.reshape(-1)
+    row, place = np.divmod(np.flatnonzero((flat[1:] ^ flat[:-1]) == 1), ordered.shape[1])
+    inside = place < ordered.shape[1] - 1  # not the last key of a row beside the first of the next
     row, place = row[inside], place[inside]
     many = np.bincount(row, minlength=len(keys)) > MANY
     again = np.flatnonzero(many)
@@ -98,9 +98,9 @@ def _ranked(similarity: Float, relevant: Hits) -> Hits:
         order = ascending(-similarity[again].round(DIGITS))
         hits[again] = np.take_along_axis(relevant[again], order, 1)
     for r, p in zip(row[~many[row]], place[~many[row]], strict=True):
-        tied = np.flatnonzero((keys[r] | 1) == found[r, p + 1])
+        tied = np.flatnonzero((keys[r] | 1) == ordered[r, p + 1])
         order = tied[np.argsort(-similarity[r, tied].round(DIGITS), kind="stable")]
-        first = np.searchsorted(found[r], found[r, p])
+        first = np.searchsorted(ordered[r], ordered[r, p])
         hits[r, first : first + len(tied)] = relevant[r, order]
     return hits
 

@@ -141,8 +141,8 @@ def error_correlation(similarities: Sequence[Any], captions_per_image: int) -> f
     float or None
         Pearson's, in [-1, 1]; None where all queries of a network have the same error.
     """
-    found = [np.concatenate(ranks(S, captions_per_image)[:2]) for S in similarities]
-    errors = np.array([np.mean([rank >= k for k in KS], axis=0) for rank in found])  # (networks, queries)
+    ranked = [np.concatenate(ranks(S, captions_per_image)[:2]) for S in similarities]
+    errors = np.array([np.mean([rank >= k for k in KS], axis=0) for rank in ranked])  # (networks, queries)
     if not errors.std(1).all():
         return None
     return float(np.corrcoef(errors)[np.triu_indices(len(errors), 1)].mean())
@@ -172,8 +172,8 @@ def recall(
     --------
     >>> import numpy as np
     >>> from nclib.evaluation import recall
-    >>> found = recall(np.array([[0.9, 0.2], [0.8, 0.7]]), 1)
-    >>> found["i2t_r1"], found["t2i_r1"], found["rsum"]
+    >>> metrics = recall(np.array([[0.9, 0.2], [0.8, 0.7]]), 1)
+    >>> metrics["i2t_r1"], metrics["t2i_r1"], metrics["rsum"]
     (50.0, 100.0, 550.0)
     """
     matrix = as_matrix(similarity)

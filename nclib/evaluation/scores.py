@@ -88,8 +88,8 @@ def count(mask: NDArray[np.bool_], axis: int) -> Counts:
 def ascending(keys: Float) -> NDArray[np.int64]:
     """Return the columns (n, m) of every row of ``keys`` (n, m), smallest first, equal keys by position."""
     order = np.argsort(keys, axis=1)  # several times faster than the stable sort, which only ties need
-    found = np.take_along_axis(keys, order, 1)
-    tied = np.flatnonzero((found[:, 1:] == found[:, :-1]).any(1))
+    ordered = np.take_along_axis(keys, order, 1)
+    tied = np.flatnonzero((ordered[:, 1:] == ordered[:, :-1]).any(1))
     if tied.size:
         order[tied] = np.argsort(keys[tied], axis=1, kind="stable")
     return order

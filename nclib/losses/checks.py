@@ -37,9 +37,9 @@ def scores(S: Tensor) -> Tensor:
     """
     floating = isinstance(S, Tensor) and S.is_floating_point()
     if not floating or S.ndim != 2 or S.shape[0] != S.shape[1] or S.shape[0] == 0:
-        found = f"{S.dtype} {tuple(S.shape)}" if isinstance(S, Tensor) else type(S).__name__
+        given = f"{S.dtype} {tuple(S.shape)}" if isinstance(S, Tensor) else type(S).__name__
         raise ValueError(
             "S must be a torch.Tensor of a floating dtype, square (B, B) with B >= 1 and the given pairs on "
-            f"its diagonal, got {found}"
+            f"its diagonal, got {given}"
         )
     return S.float() if S.dtype in (torch.float16, torch.bfloat16) else S

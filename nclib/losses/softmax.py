@@ -171,10 +171,10 @@ def _with_targets(S: Tensor, plan: Tensor, tau: float, floor: float) -> tuple[Te
     """Log-probabilities in both directions; rows and columns of the plan as distributions; (B, B) each."""
     v2t, t2v = log_probabilities(S, tau)
     if not isinstance(plan, Tensor) or plan.shape != S.shape:
-        found = getattr(plan, "shape", ())
+        shape = getattr(plan, "shape", ())
         raise ValueError(
             f"plan must be a torch.Tensor of the shape of S, {tuple(S.shape)}, got {type(plan).__name__} "
-            f"{tuple(found)}"
+            f"{tuple(shape)}"
         )
     check_number("floor", floor, above=0)
     # The floor is too small for half precision, so both are raised before it is applied.

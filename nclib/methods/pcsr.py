@@ -180,19 +180,19 @@ class PCSR(CoTeaching):
         self.theta[network] = theta = next_threshold(theta, g, t, T)
         kind = torch.where(division.is_clean, 2, g > theta)
         voted = now.argmax(1).cpu()
-        self.found[network] = {"kind": kind.byte(), "consistency": g, "stable": w_c, "voted": voted}
+        self.divided[network] = {"kind": kind.byte(), "consistency": g, "stable": w_c, "voted": voted}
         return division
 
     def begin_epoch(self, loop: Loop) -> Steps:
         if loop.active == 0:
-            self.found: list[dict[str, Tensor]] = [{}, {}]
+            self.divided: list[dict[str, Tensor]] = [{}, {}]
         clean = loop.batches(self.divide_pairs(loop).clean, purpose="clean")
         if not len(clean):
             self.warn_idle(loop, len(self.divisions[1 - loop.active].clean), "are called clean")
         steps: Any = clean
         stages = {"refinable": self.options.refinable_from, "ambiguous": self.options.ambiguous_from}
         for kind, share in stages.items():
-            pairs = (self.found[1 - loop.active]["kind"] == KINDS.index(kind)).nonzero()[:, 0]
+            pairs = (self.divided[1 - loop.active]["kind"] == KINDS.index(kind)).nonzero()[:, 0]
             in_use = len(clean) and loop.training_epoch >= first_epoch(share, loop) and len(pairs) > 1
             steps = beside(steps, loop, pairs if in_use else None, kind)
         return cast(Steps, steps)
@@ -210,7 +210,7 @@ class PCSR(CoTeaching):
     def _clean(self, loop: Loop, clean: Batch) -> Terms:
         images, captions = loop.encode(clean)
         S = loop.compare(images, captions)
-        w_c = self.found[1 - loop.active]["stable"][clean.index].float()
+        w_c = self.divided[1 - loop.active]["stable"][clean.index].float()
         y = clean_labels(self.given(loop, clean), w_c.to(loop.device, non_blocking=True))
         log_pi, target = self._log_pi(loop, images), self._log_pi(loop, captions).argmax(1)
         return {
@@ -249,11 +249,11 @@ class PCSR(CoTeaching):
     def end_epoch(self, loop: Loop) -> None:
         super().end_epoch(loop)
         if loop.active == 1:
-            for found, end in zip(self.found, ("", "_b"), strict=True):
-                loop.keep(**{name + end: value for name, value in found.items()})
+            for part, end in zip(self.divided, ("", "_b"), strict=True):
+                loop.keep(**{name + end: value for name, value in part.items()})
 
     def diagnostics(self, truth: Truth) -> dict[str, Any]:
-        used = mean_report([{"classes_used": len(found["voted"].unique())} for found in self.found])
+        used = mean_report([{"classes_used": len(part["voted"].unique())} for part in self.divided])
         return super().diagnostics(truth) | used
 
     # -- exact resume -----------------------------------------------------------------------------------

@@ -128,8 +128,8 @@ class REPAIR(CoTeaching):
         """Rank correlation of every pair with each network's bank, (N, 2), and the anchors of Eq. 9."""
 
         def correlation(batch: Batch) -> Tensor:
-            found = [self._correspondence(k, *loop.encode(batch, k)) for k in range(len(self.banks))]
-            return torch.stack([each.correlation for each in found], dim=1)  # (B, 2)
+            per_bank = [self._correspondence(k, *loop.encode(batch, k)) for k in range(len(self.banks))]
+            return torch.stack([each.correlation for each in per_bank], dim=1)  # (B, 2)
 
         self.correlation = loop.each_pair(correlation)
         self.anchors = [rank_anchors(corre) for corre in self.correlation.unbind(1)]
@@ -232,8 +232,8 @@ class REPAIR(CoTeaching):
         report = super().diagnostics(truth)
         if not self.soft:
             return report
-        found = [{"rc_auc": auc(corre, truth.matched)} for corre in self.correlation.unbind(1)]
-        report |= mean_report(found)
+        areas = [{"rc_auc": auc(corre, truth.matched)} for corre in self.correlation.unbind(1)]
+        report |= mean_report(areas)
         report["bank_mb"] = sum(bank.nbytes for bank in self.banks) / 1e6
         return report | self.log.report(truth)
 

@@ -208,14 +208,14 @@ class BiGRU(nn.GRU):
         self._update_flat_weights()  # weights that were put in place of others for a while
         weights: list[Any]
         x = x.to(self.weight_ih_l0.dtype)  # type: ignore[arg-type]
-        start, found = x.new_zeros(1, x.shape[1], self.hidden_size), []
+        start, directions = x.new_zeros(1, x.shape[1], self.hidden_size), []
         train = self.training or torch.is_grad_enabled()  # cuDNN keeps what a gradient needs
         with torch.autocast(x.device.type, enabled=False):  # casting the weights takes longer than is won
             for given, name in ((x, ""), (in_order(x, turn), "_reverse")):
                 parts = (f"{part}_l0{name}" for part in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"))
                 weights = [getattr(self, part) for part in parts]
-                found.append(torch.gru(given, start, weights, True, 1, 0.0, train, False, False)[0])
-        return found[0], found[1]
+                directions.append(torch.gru(given, start, weights, True, 1, 0.0, train, False, False)[0])
+        return directions[0], directions[1]
 
 
 def turned(sizes: Tensor, width: int) -> Tensor:
@@ -269,10 +269,10 @@ class TextEncoder(nn.Module):
             embedded = self.dropout(self.embedding(ids[:, :width].t()))  # (W, C, word_dim)
             parts = (*self.gru.directions(embedded, turn), turn)
             varying = [(part, dim) for part in parts for dim in (0, 1)]
-            found: tuple[Tensor, Tensor] = call(
+            output: tuple[Tensor, Tensor] = call(
                 TextEncoder.joined, self, *parts, sizes, pool, varying=[*varying, (sizes, 0)]
             )
-            return found
+            return output
         embedded = self.dropout(self.embedding(ids[:, :width]))  # (C, W, word_dim)
         packed, places = pack(embedded, tokens.lengths)
         states, final = self.gru(packed)

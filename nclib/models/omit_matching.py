@@ -270,8 +270,8 @@ class FragmentAttention(nn.Module):
 
     def logits(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Logits (B, n, heads) of the weights of fragments (B, n, d); ``mask`` (B, n) is 1 at valid ones."""
-        found: Tensor = self.second(torch.tanh(self.first(x)))
-        return found if mask is None else found.masked_fill(mask[..., None] == 0, -math.inf)
+        logits: Tensor = self.second(torch.tanh(self.first(x)))
+        return logits if mask is None else logits.masked_fill(mask[..., None] == 0, -math.inf)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Pool (B, n, d) to (B, heads, d)."""

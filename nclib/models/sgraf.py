@@ -302,11 +302,11 @@ class SimilarityNodes(RegionWordMatcher):
             exact = wanted(device) and torch.get_float32_matmul_precision() == "highest"
             exact = exact and words.dtype == torch.float32 and not torch.is_autocast_enabled(device.type)
             given = (*alike(image_vectors, regions, vectors, words), sizes)
-            found: tuple[Tensor, Moments] = call(
+            output: tuple[Tensor, Moments] = call(
                 SimilarityNodes.formulas, self, *given, scored, exact_linear if exact else F.linear,
                 varying=[(x, 0) for x in given] + [(given[3], 1)],
             )  # fmt: skip
-            return found
+            return output
         mask: Tensor | None = None
         if group.padded:
             words, mask = self._masked(words, sizes)
@@ -336,8 +336,8 @@ class SimilarityNodes(RegionWordMatcher):
         words, mask = self._masked(words, sizes)
         inputs = (vectors, regions, captions, words, *self._maps())
         nodes = plain_nodes(*inputs, temperature=self.temperature, linear=linear)
-        found, moments = self._reason(nodes, mask, linear)
-        return (self.score(found).squeeze(-1) if scored else found), moments
+        reasoned, moments = self._reason(nodes, mask, linear)
+        return (self.score(reasoned).squeeze(-1) if scored else reasoned), moments
 
     @abstractmethod
     def _reason(

@@ -96,8 +96,8 @@ def _differentiate(
     """
     views = [part.view_as(part) for part in inputs]
     asked = [view for view, want in zip(views, wanted, strict=True) if want]
-    found = iter(torch.autograd.grad(function(*views), asked, grad, create_graph=True))
-    return [next(found) if want else None for want in wanted]
+    gradients = iter(torch.autograd.grad(function(*views), asked, grad, create_graph=True))
+    return [next(gradients) if want else None for want in wanted]
 
 
 class _PairNodes(torch.autograd.Function):
@@ -150,8 +150,8 @@ class _PairNodes(torch.autograd.Function):
         with torch.autocast(grads[0].device.type, enabled=False):
             if torch.is_grad_enabled():  # create_graph: the gradient will be differentiated
                 plain = partial(plain_nodes, temperature=ctx.temperature)
-                found = _differentiate(plain, ctx.saved_tensors[:8], ctx.needs_input_grad[3:], grads[0])
-                return None, None, None, *found
+                gradients = _differentiate(plain, ctx.saved_tensors[:8], ctx.needs_input_grad[3:], grads[0])
+                return None, None, None, *gradients
             return _PairNodes._backward(ctx, grads[0])
 
     @staticmethod

@@ -209,8 +209,8 @@ def _places(d: Tensor, place: Tensor | None = None) -> tuple[Tensor, Tensor | No
 
 def _at_entries(order: Tensor, rank: Tensor | None, place: Tensor | None = None) -> Tensor:
     """Return the ranks in the order of the entries, (..., M)."""
-    found = torch.empty_like(order).scatter_(-1, order, _counting(order) if rank is None else rank)
-    return found if place is None else found.index_select(-1, place)
+    ranks = torch.empty_like(order).scatter_(-1, order, _counting(order) if rank is None else rank)
+    return ranks if place is None else ranks.index_select(-1, place)
 
 
 def _counting(like: Tensor) -> Tensor:

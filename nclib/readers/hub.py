@@ -84,16 +84,16 @@ def _undecoded(part: Any, column: str | None) -> Any:
     return part.cast_column(column, datasets.Image(decode=False))
 
 
-def _splits(found: Any, hints: Hints) -> dict[str, Any]:
+def _splits(loaded: Any, hints: Hints) -> dict[str, Any]:
     """Return the splits to read by name; one without others is called ""."""
-    if not isinstance(found, Mapping):
-        return {"": found}
+    if not isinstance(loaded, Mapping):
+        return {"": loaded}
     if hints.every_split:
-        return dict(found)
-    if hints.split is None and len(found) > 1:
-        raise ValueError(f"the data set has the splits {', '.join(found)}; choose one as split")
-    split = next(iter(found)) if hints.split is None else check_choice("split", hints.split, tuple(found))
-    return {"": found[split]}
+        return dict(loaded)
+    if hints.split is None and len(loaded) > 1:
+        raise ValueError(f"the data set has the splits {', '.join(loaded)}; choose one as split")
+    split = next(iter(loaded)) if hints.split is None else check_choice("split", hints.split, tuple(loaded))
+    return {"": loaded[split]}
 
 
 def _rows(part: Any, split: str, picture: str | None, named: bool, hints: Hints) -> Rows:

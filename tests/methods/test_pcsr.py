@@ -76,7 +76,7 @@ def values_of(ell, log_pi):
 def test_votes_kinds_and_change_over_epochs(tmp_path):
     trainer, method = started(tmp_path)
     n = trainer.n_pairs
-    method.found = [{}, {}]
+    method.divided = [{}, {}]
     ell = torch.linspace(0, 0.1, n)
     ell[: n // 2] += 0.8
     g = torch.Generator().manual_seed(0)
@@ -85,15 +85,15 @@ def test_votes_kinds_and_change_over_epochs(tmp_path):
     moved = torch.arange(0, n, 4)
     second[moved] = first[moved].roll(3, 1)
     method.posterior(trainer, 0, values_of(ell, first))
-    assert not method.found[0]["stable"].any()  # nothing to compare with
+    assert not method.divided[0]["stable"].any()  # nothing to compare with
     assert not method.log_pi  # scoring keeps nothing
     method._keep(trainer, torch.arange(1, n), first[1:])
-    assert (method.found[0]["consistency"] == 1).all()
+    assert (method.divided[0]["consistency"] == 1).all()
     theta = next_threshold(1.0, torch.ones(n), 1, 3)
     assert method.theta == [theta, 0.0]
     trainer.epoch = 2
     method.posterior(trainer, 0, values_of(ell, second))
-    found = method.found[0]
+    found = method.divided[0]
     assert found["consistency"].tolist() == [0 if i % 4 == 0 else 2 for i in range(n)]
     is_clean = ell < 0.5
     assert method.theta[0] == next_threshold(theta, found["consistency"], 2, 3)
@@ -149,7 +149,7 @@ def test_stages_begin_with_the_share_of_the_epochs(epochs, refinable, ambiguous,
     division = Division(p, p, kind == 2, torch.zeros(200, 3))
 
     def divide_pairs(loop):
-        method.divisions, method.found = [division] * 2, [{"kind": kind}] * 2
+        method.divisions, method.divided = [division] * 2, [{"kind": kind}] * 2
         return division
 
     method.divide_pairs = divide_pairs
@@ -191,7 +191,7 @@ def ready(tmp_path, **values):
     g = torch.Generator().manual_seed(0)
     p, stable = torch.rand(2, trainer.n_pairs, generator=g, dtype=torch.float64)
     method.divisions = [Division(p, p, p > 0.5, torch.zeros(200, 3)), None]
-    method.found = [{"stable": stable}, {}]
+    method.divided = [{"stable": stable}, {}]
     with torch.no_grad():  # apart, so that cosines differ
         for parameter in trainer.networks[1].pseudo_classes.parameters():
             parameter.normal_(0, 1, generator=g)
@@ -203,7 +203,7 @@ def test_clean_loss_equals_a_plain_loop(tmp_path):
     clean = trainer.batch(torch.arange(0, 117, 13))
     terms = method._clean(trainer, clean)
     S = trainer.similarity(clean).detach()
-    w, w_c = method.divisions[0].p_clean[clean.index], method.found[0]["stable"][clean.index]
+    w, w_c = method.divisions[0].p_clean[clean.index], method.divided[0]["stable"][clean.index]
     pi, rho = (
         net.pseudo_classes(e).softmax(1).detach()
         for e in (net.encode_images(clean.images), net.encode_captions(clean.captions))

@@ -39,8 +39,8 @@ def apart(term: Tensor, weights: Iterable[Tensor]) -> Tensor:
         hook.remove()
         if of_all[0] is None:  # a backward pass without the term
             return
-        found = torch.autograd.grad(term, trained, of_all[0], allow_unused=True)
-        pairs = [(w, g.contiguous()) for w, g in zip(trained, found, strict=True) if g is not None]
+        gradients = torch.autograd.grad(term, trained, of_all[0], allow_unused=True)
+        pairs = [(w, g.contiguous()) for w, g in zip(trained, gradients, strict=True) if g is not None]
         both = [(w.grad, g) for w, g in pairs if w.grad is not None]
         for w, gradient in pairs:
             if w.grad is None:  # no other term trains it, or its gradient is the last to come

@@ -145,8 +145,8 @@ def look_ahead_gradient(
         how, inputs = {"logits": True, "paired": paired}, (of.images, of.captions)
         with torch.random.fork_rng(devices=devices):  # leaves the generators as they were
             torch.manual_seed(draws)
-            found: Tensor = torch.func.functional_call(network, tensors, inputs, how)
-        return found
+            out: Tensor = torch.func.functional_call(network, tensors, inputs, how)
+        return out
 
     # The fused recurrent kernels of CUDA have no second derivative, and neither has what is compiled.
     with torch.backends.cudnn.flags(enabled=False), compiling("off"), torch.enable_grad():

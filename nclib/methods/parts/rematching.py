@@ -87,7 +87,7 @@ class RematchLog:
         """
         if not self._rows or truth.relevance is None:
             return {}
-        found = []
+        blocks = []
         for rows, index in zip(torch.cat(self._rows).cpu().split(self.batch_size), self._index, strict=True):
             mass, _, to = rows.unbind(1)
             relevance = truth.relevance(index, index)  # (B, B)
@@ -97,8 +97,8 @@ class RematchLog:
             chance = others.clamp_min(0).sum(1) / (len(index) - 1)
             right = ((chosen >= best) & (chosen > 0)).float()
             each = [(mass > 0.5).float(), right, chosen, best, relevance.diagonal(), chance]
-            found.append(torch.stack(each, dim=1))
-        table = torch.cat(found)
+            blocks.append(torch.stack(each, dim=1))
+        table = torch.cat(blocks)
         moved = table[table[:, 0] > 0]
         means = moved[:, 1:].mean(0).tolist() if len(moved) else []
         return {"rematch_rows": float(table[:, 0].mean()), **dict(zip(SCORED, means, strict=False))}
