@@ -16,7 +16,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 CEILINGS = {  # lines of code, without docstrings, comments and blank lines
-    ("nclib",): 22_900,
+    ("nclib",): 22_300,
     ("tests",): 20_640,
     ("book/ncbook",): 4_610,
     ("book/baselines",): 3_830,
