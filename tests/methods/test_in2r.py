@@ -64,6 +64,11 @@ def test_queue_keeps_the_last_chosen_pairs():
         kept = [*kept, *((v[i].tolist(), t[i].tolist()) for i in range(n) if chosen[i])][-7:]
         assert sorted(zip(*(rows.tolist() for rows in queue.rows()), strict=True)) == sorted(kept)
     assert not queue.rows()[0].requires_grad
+    other = Queue(7)
+    other.load_state(queue.state(), torch.device("cpu"))
+    for each in (queue, other):
+        each.push(v[:3], t[:3], torch.tensor([True, False, True]))
+    assert all(map(torch.equal, queue.rows(), other.rows()))
 
 
 # ------------------------------------------------------------------------------------------------ networks

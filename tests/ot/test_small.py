@@ -64,17 +64,6 @@ def test_gradients_reach_the_weights_and_agree_with_differences(loop):
     assert torch.autograd.gradcheck(plan, (s.requires_grad_(), p, q))
 
 
-def test_padding_by_weights_equals_padding_by_mask():
-    s, mask, _ = ragged(2)
-    rows, cols = mask.any(-1).double(), mask.any(-2).double()
-    p, q = rows / rows.sum(-1, keepdim=True), cols / cols.sum(-1, keepdim=True)
-    for loop in ("log", "released"):
-        a = nclib.ot.scaling_plan(s, reg=0.05, mask=mask, loop=loop)
-        b = nclib.ot.scaling_plan(s, reg=0.05, p=p, q=q, loop=loop)
-        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-15)
-        assert (a[~mask] == 0).all()
-
-
 @pytest.mark.parametrize("loop", ["log", "released"])
 @pytest.mark.parametrize(("reg", "scale"), [(0.02, 0.4), (0.02, 2.0), (0.005, 0.4), (0.005, 2.0)])
 def test_released_constant_keeps_its_weight_in_float32(loop, reg, scale):
