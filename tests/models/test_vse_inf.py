@@ -45,6 +45,13 @@ def test_padding_may_hold_anything():
         torch.testing.assert_close(pool(dirty, sizes)[i], wanted)
 
 
+def test_gradient_by_finite_differences():
+    pool = drawn_pool()
+    torch.manual_seed(0)
+    rows = torch.randn(3, 4, 4, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda x: pool(x, (4, 1, 2)), (rows,))
+
+
 def test_kept_rows_move_to_the_front_in_order():
     keep = torch.tensor([[True, False, True], [False, True, False]])
     moved, sizes = keep_rows(keep, torch.tensor([[1, 2, 3], [4, 5, 6]]))
