@@ -14,7 +14,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from nclib.auditing.belief import WRONG_FROM
-from nclib.auditing.result import COLUMNS, Findings
+from nclib.auditing.result import Findings
 from nclib.auditing.spreadsheet import to_csv
 from nclib.common.checks import check_rows
 from nclib.common.extras import require
@@ -53,7 +53,7 @@ def kept(audit: Findings) -> pd.DataFrame:
     table = audit.table.reset_index(drop=True)
     new = table["new_caption"] if "new_caption" in table else pd.Series("", table.index)
     table["caption"] = table["caption"].where(new == "", new)
-    own = [name for name in table.columns if name not in (*COLUMNS, "new_caption")]
+    own = table.loc[:, "caption_duplicate_of":].columns[1:].drop("new_caption", errors="ignore")
     rows = audit.kept | (audit.pairs.usable & (new != "").to_numpy())
     return table.loc[rows, ["id", "image", "caption", *own, "p_wrong"]]
 

@@ -130,8 +130,6 @@ class Partners:
 
     Parameters
     ----------
-    row, column, mass : ndarray, (E,)
-        Caption, picture and the part of the caption's free mass on every edge.
     image : ndarray of int64, (M,)
         Picture with the largest mass for every caption, -1 where there is none.
     best_mass, margin : ndarray, (M,)
@@ -139,9 +137,6 @@ class Partners:
     plan : Plan
     """
 
-    row: Array
-    column: Array
-    mass: NDArray[np.float64]
     image: NDArray[np.int64]
     best_mass: NDArray[np.float64]
     margin: NDArray[np.float64]
@@ -175,15 +170,14 @@ def find_partners(
     row, column = row[free], column[free]
     scores = csr_array((some.data[free], (row, column)), edges.shape)
     plan = solve_plan(scores, supply, room, float(supply.sum()), reg)
-    part = plan.mass / np.maximum(supply[row], TAKES_PART)
     # The two largest of every caption: edges in ascending order of mass within their caption.
     order = np.lexsort((plan.mass, row))
     ordered = row[order]
-    last = np.flatnonzero(np.append(ordered[1:] != ordered[:-1], True)) if len(row) else np.zeros(0, np.int64)
+    last = np.flatnonzero(np.diff(ordered, append=-1))
     image, best, margin = np.full(m, -1), np.zeros(m), np.zeros(m)
     own, top = ordered[last], order[last]
-    image[own], best[own] = column[top], part[top]
+    image[own], best[own] = column[top], plan.mass[top] / supply[own]
     second = (last > 0) & (ordered[last - 1] == own)
     log = np.log(np.maximum(plan.mass, 1e-300))
     margin[own] = np.where(second, log[top] - log[order[last - 1]], LONE).clip(0, LONE)
-    return Partners(row, column, part, image, best, margin, plan)
+    return Partners(image, best, margin, plan)

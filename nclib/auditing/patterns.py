@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from nclib.auditing.copies import first_pair
 from nclib.auditing.neighbours import Neighbours
 from nclib.auditing.pairs import Pairs
 from nclib.auditing.scores import cosine_of
@@ -47,20 +48,12 @@ def shifted(n_images: int, image_of: Array, far: Sequence[int] = ()) -> list[tup
     return found
 
 
-def distances(image_of: Array, nearest: Array, suspect: NDArray[np.bool_]) -> list[int]:
-    """Return how many rows the captions of suspect rows most often lie from where they would fit.
-
-    Parameters
-    ----------
-    image_of : ndarray of int, (M,)
-    nearest : ndarray of int, (M, k)
-        Pictures that fit each caption best; -1 where there are fewer.
-    suspect : ndarray of bool, (M,)
-    """
-    row = np.full(int(max(image_of.max(), nearest.max())) + 1, -1)
-    row[image_of[::-1]] = np.arange(len(image_of))[::-1]
-    rows = np.flatnonzero(suspect)
-    to = np.where(nearest[rows] >= 0, row[nearest[rows]], -1)
+def distances(pairs: Pairs, neighbours: Neighbours, p_wrong: Array) -> list[int]:
+    """Return how many rows the captions of suspect pairs most often lie from where they would fit."""
+    rows = np.flatnonzero(pairs.usable & (p_wrong >= SUSPECT))
+    # Pictures that a list lacks and those that no caption claims have no row: -1.
+    nearest, row = neighbours.pictures[rows, :NEAREST], first_pair(pairs)
+    to = np.where(nearest >= 0, row[nearest], -1)
     by, count = np.unique((to - rows[:, None])[to >= 0], return_counts=True)
     often = (count >= OFTEN) & (np.abs(by) > max(OFFSETS))
     return by[often][np.argsort(-count[often], kind="stable")][:FAR].tolist()
@@ -114,7 +107,7 @@ def find_patterns(
     found: list[dict[str, Any]] = []
     fit = cosine_of(pairs, np.arange(len(pairs)), pairs.image_of)
     taken, options = np.zeros(len(pairs), bool), []
-    far = distances(pairs.image_of, neighbours.pictures[:, :NEAREST], pairs.usable & (p_wrong >= SUSPECT))
+    far = distances(pairs, neighbours, p_wrong)
     for by, unit, images in shifted(pairs.n_images, pairs.image_of, far):
         rows = np.flatnonzero((images >= 0) & (images != pairs.image_of) & pairs.usable)
         if not len(rows):

@@ -89,7 +89,7 @@ def write_report(audit: Findings, folder: str | Path, again: str = "") -> Path:
 def notebook_view(audit: Findings) -> str:
     """Return what a notebook shows of an audit: the share, and the first suspects with their pictures."""
     pictures: dict[int, str] = {}
-    cards = [_card(audit, row, pictures, {}) for row in _suspects(audit)[:FIRST]]
+    cards = [_card(audit, row, pictures, {}) for row in audit.unlabelled.index[:FIRST]]
     return _template("report.cell.html").render(audit=audit, cards=cards, pictures=pictures, **_facts(audit))
 
 
@@ -118,7 +118,8 @@ def _contents(audit: Findings, folder: Path) -> dict[str, Any]:
     """Return what the template shows, as plain values."""
     pairs, table, costs = audit.pairs, audit.table.reset_index(drop=True), audit.curves["threshold"]
     pictures: dict[int, str] = {}  # data URI by picture row, "" where there is none to show
-    suspects, asked = _suspects(audit), [pairs.row_of[name] for name in audit.ask(ASKED)["id"]]
+    suspects = audit.unlabelled.index[:SUSPECTS].tolist()
+    asked = [pairs.row_of[name] for name in audit.ask(ASKED)["id"]]
     t = costs["t"]
     alike, members = _alike(audit, [*suspects, *asked])
     short = table[["id", "caption", "image_duplicate_of", "caption_duplicate_of"]]
@@ -177,13 +178,6 @@ def _setting(value: Any) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{name} {_setting(part)}" for name, part in value.items())
     return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def _suspects(audit: Findings) -> list[int]:
-    """Return the rows of the most suspicious pairs without a label."""
-    table = audit.table
-    left = np.flatnonzero(audit.pairs.usable & ~table["id"].isin(list(audit.labels)).to_numpy())
-    return left[np.argsort(table["rank"].to_numpy()[left], kind="stable")][:SUSPECTS].tolist()
 
 
 def _alike(audit: Findings, rows: list[int]) -> tuple[dict[int, tuple[int, int]], list[list[str]]]:
@@ -304,8 +298,7 @@ def summary(audit: Findings) -> str:
     blind = "" if audit.blind_spot is None else str(audit.blind_spot)
     lines += filter(None, (audit.assumption, blind, audit.belief.weakness))
     # Who labelled a pair knows it: what to look at next are the others.
-    to_see = audit.table["p_wrong"].notna() & ~audit.table["id"].isin(list(audit.labels))
-    first = audit.table[to_see].sort_values("rank").head(PRINTED)
+    first = audit.unlabelled.dropna(subset="p_wrong").head(PRINTED)
     if len(first):
         lines += ["", f"the most suspicious pairs{' without a label' if audit.labels else ''}:"]
     for row in first.itertuples():

@@ -13,10 +13,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from nclib.auditing.belief import WRONG_FROM, Belief, BlindSpot
-from nclib.auditing.copies import first_pair
 from nclib.auditing.neighbours import Neighbours
 from nclib.auditing.pairs import Indices, Pairs, fold_of, from_arrays
-from nclib.auditing.partners import Partners
 from nclib.auditing.share import Share
 from nclib.auditing.spreadsheet import read_marks, unguarded
 from nclib.auditing.within import Within
@@ -27,11 +25,6 @@ from nclib.noise import detection
 from nclib.readers.captions_table import one_line
 
 Array = NDArray[Any]
-COLUMNS = (
-    *("id", "image", "caption", "score", "p_wrong", "p_low", "p_high", "rank", "reason"),
-    *("partner_id", "partner_score", "partner_margin", "partner_mass", "partner_p"),
-    *("image_duplicate_of", "caption_duplicate_of"),
-)
 #: Pairs that the page asks about.
 ASKED = 60
 LABELS = ("wrong", "right", "unsure")
@@ -78,8 +71,8 @@ class Findings:
     patterns : list of dict
         ``kind`` ("swap", "shift" or "orphan"), ``ids``, ``by`` (rows or pictures of a shift, else None)
         and ``unit`` of ``by``.
-    plan, proposed : Partners and ndarray, (M,)
-        Transport plan of the search for partners, and the row of the proposed picture, -1 for none.
+    proposed : ndarray, (M,)
+        Row of the picture that is proposed for the caption, -1 for none.
     labels, edits, asked : dict
         Labels and new captions by id, and the pairs that :meth:`ask` has named, with their chances of being
         named, up to a factor.
@@ -97,7 +90,6 @@ class Findings:
     table: pd.DataFrame
     curves: dict[str, Any]
     patterns: list[dict[str, Any]]
-    plan: Partners
     proposed: Array
     found: list[str]
     repeats: pd.DataFrame
@@ -176,39 +168,17 @@ class Findings:
         """Pairs that can be judged and are not judged wrong, (M,); without probabilities all that can."""
         return self.pairs.usable & ~(self.table["p_wrong"].to_numpy() >= WRONG_FROM)
 
+    @property
+    def unlabelled(self) -> pd.DataFrame:
+        """Rows of the table that can be judged and have no label, the most suspicious first."""
+        return self.table[self.pairs.usable & ~self.table["id"].isin(list(self.labels))].sort_values("rank")
+
     def __repr__(self) -> str:
         """Return one line: pairs, share and score."""
         said = "unknown" if self.belief.reason else f"{self.share} wrong"
         return f"Audit({len(self.pairs):,} pairs, {said}, score={self.score!r})"
 
-    # -- partners, and known mistakes ------------------------------------------------------------------------
-
-    def partners(self, k: int = 3) -> pd.DataFrame:
-        """Return the k best other pictures of every suspect caption, and captions of every picture.
-
-        Returns
-        -------
-        DataFrame
-            ``direction`` ("picture of caption" or "caption of picture"), ``id``, ``place`` (1 to k),
-            ``partner_id``, ``mass`` (part of the caption's free mass in the plan) and ``proposed``: whether
-            it is right with a probability of at least 0.2, as learnt from planted exchanges. For the second
-            direction, ``id`` is the first pair of the picture, and ``partner_id`` the pair of the caption.
-        """
-        check_count("k", k)
-        names = np.array([*self.pairs.ids, ""], dtype=object)
-        first = first_pair(self.pairs)
-        edges = pd.DataFrame({"row": self.plan.row, "image": self.plan.column, "mass": self.plan.mass})
-        edges = edges[edges["mass"] > 1e-3].sort_values("mass", ascending=False, kind="stable")
-        edges["proposed"] = self.proposed[edges["row"]] == edges["image"]
-        parts = []
-        for direction, key in (("picture of caption", "row"), ("caption of picture", "image")):
-            place = edges.groupby(key).cumcount() + 1
-            best = edges[place <= k].assign(place=place, direction=direction).sort_values([key, "place"])
-            caption, picture = names[best["row"]], names[first[best["image"]]]
-            own, other = (caption, picture) if key == "row" else (picture, caption)
-            parts.append(best.assign(id=own, partner_id=other))
-        columns = ["direction", "id", "place", "partner_id", "mass", "proposed"]
-        return pd.concat(parts, ignore_index=True)[columns]
+    # -- other pairs, and known mistakes ---------------------------------------------------------------------
 
     def judge(
         self,
@@ -330,8 +300,7 @@ class Findings:
             "wrong", "right" or "unsure".
         """
         check_count("n", n)
-        open_rows = self.table[self.pairs.usable & ~self.table["id"].isin(list(self.labels))]
-        open_rows = open_rows.sort_values("rank")
+        open_rows = self.unlabelled
         chance = asking_chance(open_rows["p_wrong"].to_numpy())
         total = np.cumsum(chance)
         if len(total) > n:

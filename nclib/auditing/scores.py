@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from sklearn.linear_model import LogisticRegression
@@ -72,8 +73,14 @@ class Context:
 
     @cached_property
     def claims(self) -> Array:
-        """Usable captions of each picture, (N, c), padded with -1."""
-        return _captions_of(self.pairs)
+        """Rows of usable captions of each picture, (N, c), padded with -1."""
+        rows, n = np.flatnonzero(self.pairs.usable), self.pairs.n_images
+        of = pd.Series(self.pairs.image_of[rows])
+        place = of.groupby(of).cumcount().to_numpy()
+        few = place < SIBLINGS
+        claims = np.full((n, int(place[few].max()) + 1), -1, np.int32)
+        claims[of[few], place[few]] = rows[few]
+        return claims
 
     @cached_property
     def usual_agreement(self) -> float:
@@ -190,19 +197,6 @@ def with_random(pairs: Pairs, reference: Pairs | None = None) -> Random:
     return fold, caption, picture
 
 
-def _captions_of(pairs: Pairs) -> Array:
-    """Return rows of usable captions that claim each picture, (N, c), padded with -1."""
-    rows = np.flatnonzero(pairs.usable)
-    order = rows[np.argsort(pairs.image_of[rows], kind="stable")]
-    of = pairs.image_of[order]
-    count = np.bincount(of, minlength=pairs.n_images)
-    place = np.arange(len(of)) - np.repeat(np.cumsum(count) - count, count)
-    claims = np.full((pairs.n_images, min(SIBLINGS, max(1, int(count.max())))), -1, np.int32)
-    few = place < claims.shape[1]
-    claims[of[few], place[few]] = order[few]
-    return claims
-
-
 SCORES: dict[str, Callable[[Context, Indices, Indices], Scores]] = {
     "cosine": cosine,
     "transport": transport,
@@ -235,8 +229,8 @@ def combination(
     return lambda features: model.decision_function(features).astype(np.float32)
 
 
-def wrong_together(given: dict[str, Scores], exchanged: dict[str, Scores]) -> bool:
-    """Tell whether the captions of a picture are wrong together, so that they agree with each other.
+def parts_of(values: dict[str, Scores], cuts: Array) -> tuple[str, ...]:
+    """Return the scores to put together, of :data:`PARTS`; siblings that are wrong together say nothing.
 
     The exchange moves captions one by one: to it, siblings that agree look right. So the given pairs whose
     cosine is at most the median of the exchanged ones are compared with the others: where captions are wrong
@@ -244,22 +238,20 @@ def wrong_together(given: dict[str, Scores], exchanged: dict[str, Scores]) -> bo
 
     Parameters
     ----------
-    given, exchanged : dict of ndarray
-        Scores ``"cosine"`` and ``"siblings"`` of given and of exchanged pairs.
+    values : dict of ndarray
+        Scores of all queries.
+    cuts : ndarray of int
+        Ends of the sets of queries: given and exchanged pairs come first.
     """
-    low = given["cosine"] <= np.median(exchanged["cosine"])
+    given, exchanged, *_ = np.split(values["cosine"], cuts)
+    agreement, by_chance, *_ = np.split(values["siblings"], cuts)
+    low = given <= np.median(exchanged)
     if low.all() or not low.any():
-        return False
-    least, usual = given["siblings"][low].mean(), given["siblings"][~low].mean()
-    way = usual - exchanged["siblings"].mean()
-    return bool(way > 0 and usual - least < APART * way)
-
-
-def parts_of(values: dict[str, Scores], cuts: Array) -> tuple[str, ...]:
-    """Return the scores to put together, of :data:`PARTS`; siblings that are wrong together say nothing."""
-    sets = slice(cuts[0]), slice(*cuts[:2])
-    one, other = ({k: values[k][part] for k in ("cosine", "siblings")} for part in sets)
-    return PARTS[:2] if wrong_together(one, other) else PARTS
+        return PARTS
+    least, usual = agreement[low].mean(), agreement[~low].mean()
+    way = usual - by_chance.mean()
+    together = way > 0 and usual - least < APART * way
+    return PARTS[:2] if together else PARTS
 
 
 @dataclass(frozen=True)

@@ -52,9 +52,5 @@ def read_marks(path: Path) -> pd.DataFrame:
 
 def to_csv(table: pd.DataFrame) -> str:
     """Return a table as CSV whose cells of text are guarded."""
-    text = {
-        name: column.map(guarded)
-        for name, column in table.items()
-        if not (pd.api.types.is_numeric_dtype(column) or pd.api.types.is_bool_dtype(column))
-    }
+    text = table.select_dtypes(exclude=["number", "bool"]).map(guarded)
     return table.assign(**text).to_csv(index=False)

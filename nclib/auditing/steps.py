@@ -205,7 +205,6 @@ def audit(
             "reliability": belief.reliability,
         },
         patterns=found,
-        plan=proposals.plan,
         proposed=proposals.image,
         found=what_repeats(repeated, context.copies, pairs),
         repeats=repeated,

@@ -57,17 +57,6 @@ def test_neighbours_of_an_index_of_ones_own_give_the_same_audit():
     assert found.settings["neighbours"] == 32
 
 
-def test_partners_are_proposed_both_ways():
-    audit, order = example()
-    found = audit.partners(k=2)
-    by_caption = found[(found["direction"] == "picture of caption") & found["proposed"]]
-    assert (by_caption["partner_id"] == [str(order[int(i)]) for i in by_caption["id"]]).mean() > 0.9
-    by_picture = found[(found["direction"] == "caption of picture") & found["proposed"]]
-    assert (by_picture["id"] == [str(order[int(i)]) for i in by_picture["partner_id"]]).mean() > 0.8
-    assert found.groupby(["direction", "id"]).size().max() <= 2
-    assert not (found["id"] == found["partner_id"]).any()  # the given pair is forbidden
-
-
 def test_curves_say_what_a_threshold_costs():
     audit, _ = example()
     curves = audit.curves
