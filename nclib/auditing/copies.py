@@ -104,13 +104,11 @@ def find_copies(pairs: Pairs, neighbours: Neighbours) -> Copies:
     of = picture[pairs.image_of]
     use = pairs.usable
     times, claims = (_different(*g, use) for g in ((said, of), (of, caption)))
-    count, rows = np.zeros(len(pairs), np.int64), np.flatnonzero(use)
-    pair = caption[rows] * len(picture) + of[rows]
-    _, first, number = np.unique(pair, return_index=True, return_counts=True)
-    count[rows[first]] = number
+    pair = pd.Series(caption * len(picture) + of).where(use)
+    count = np.where(pair.duplicated() | ~use, 0, pair.groupby(pair).transform("size")).astype(np.int64)
     least = int(max(REPEATED, np.ceil(REPEATED_SHARE * len(pairs))))
     repeated_caption = use & (times >= least)
-    repeated_picture = use & (claims >= max(least, UNUSUAL * float(np.median(claims[rows]))))
+    repeated_picture = use & (claims >= max(least, UNUSUAL * float(np.median(claims[use]))))
     crowded_pictures[pairs.image_of[repeated_picture]] = True
     found = Copies(
         picture=picture,
@@ -143,8 +141,7 @@ def first_of(values: Any) -> Indices:
 
 def _different(group: Indices, other: Indices, use: NDArray[np.bool_]) -> Indices:
     """Return how many different ``other`` the group of every pair has."""
-    pairs = np.unique(np.stack([group[use], other[use]], 1), axis=0)
-    return np.bincount(pairs[:, 0], minlength=len(group) and int(group.max()) + 1)[group]
+    return pd.Series(other).where(use).groupby(group).transform("nunique").to_numpy()
 
 
 def joined(n: int, *links: Indices) -> Indices:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -141,21 +141,16 @@ class Side:
         return np.flatnonzero(self.good)
 
     @cached_property
-    def groups(self) -> Groups:
-        """Groups of those that can be used, by k-means on a sample."""
+    def groups(self) -> tuple[Array, Array, list[Indices]]:
+        """Groups of those that can be used, by k-means on a sample.
+
+        Their centres, the groups nearest to every row, nearest first, and the rows of each group.
+        """
         size = min(len(self.rows), round(GROUPS * len(self.rows) ** 0.5))
         centres = centres_of(self, size)
         nearest = nearest_centres(self, centres, min(PROBES, size))
         ends = np.cumsum(np.bincount(nearest[:, 0], minlength=size))[:-1]
-        return Groups(centres, nearest, np.split(self.rows[np.argsort(nearest[:, 0], kind="stable")], ends))
-
-
-class Groups(NamedTuple):
-    """Centres of groups, the groups nearest to every row, nearest first, and the rows of each group."""
-
-    centres: Array
-    nearest: Array
-    members: list[Indices]
+        return centres, nearest, np.split(self.rows[np.argsort(nearest[:, 0], kind="stable")], ends)
 
 
 #: Rows, columns, and the cosines of all with all.
@@ -177,6 +172,7 @@ def _search(
     grouped = max(len(left.good), len(right.good)) > EXACT
     steps, tiles_of = _group_tiles(left, right) if grouped else _all_tiles(left, right)
     done, saved = _resume(file, lists), time.monotonic()
+    arrays = tuple(array for one in lists for array in (one.ids, one.cosines))  # filled in place
     with tqdm(total=steps, initial=done, desc=name, disable=None if progress else True, leave=False) as bar:
         for step in range(done, steps):
             for a, b, tile in tiles_of(step):
@@ -190,9 +186,9 @@ def _search(
             bar.update()
             if file is not None and (step + 1 == steps or time.monotonic() - saved >= SAVE_EVERY):
                 with replacing(file) as out:
-                    np.savez(out, np.array(step + 1), *(array for one in lists for array in one.arrays()))
+                    np.savez(out, np.array(step + 1), *arrays)
                 saved = time.monotonic()
-    return tuple(array for one in lists for array in one.arrays())
+    return arrays
 
 
 def _all_tiles(left: Side, right: Side) -> tuple[int, Callable[[int], Tiles]]:
@@ -265,9 +261,9 @@ def _recall(left: Side, right: Side, found: Array) -> float:
     best, every, x = _Best(len(rows), found.shape[1]), np.arange(len(rows)), left.unit(rows)
     for b in _parts(right.rows, COLUMNS):
         best.update(every, x @ right.unit(b).T, b)
-    exact = best.arrays()[0]
-    held = (exact[:, :, None] == found[rows][:, None]).any(2) & (exact >= 0)
-    return float(held.sum() / max(1, (exact >= 0).sum()))
+    known = best.ids >= 0
+    held = (best.ids[:, :, None] == found[rows][:, None]).any(2) & known
+    return float(held.sum() / max(1, known.sum()))
 
 
 def _resume(file: Path | None, lists: list[_Best]) -> int:
@@ -304,6 +300,3 @@ class _Best:
         best = np.argsort(-values, axis=1, kind="stable")[:, :k]
         best += values.shape[1] * np.arange(len(rows))[:, None]
         self.cosines[rows], self.ids[rows] = values.take(best), ids.take(best)
-
-    def arrays(self) -> tuple[Array, Array]:
-        return self.ids, self.cosines

@@ -15,6 +15,8 @@ from nclib.auditing.pairs import Pairs
 Array = NDArray[Any]
 #: Largest scaling of the total mass: it grows without end where the edges cannot carry the mass.
 LARGEST = 1e200
+#: Nearest pictures of a caption, and captions of a picture, that an edge leads to.
+EDGES = 16
 
 
 @dataclass(frozen=True)
@@ -95,10 +97,10 @@ def solve_plan(
     return Plan(kernel.data, log_u + (np.log(w) - top / reg), log_v, float(violation))
 
 
-def candidate_edges(pairs: Pairs, neighbours: Neighbours, k: int = 16) -> csr_array:
-    """Return the cosines of the ``k`` nearest both ways, captions x pictures, (M, N), float32."""
+def candidate_edges(pairs: Pairs, neighbours: Neighbours) -> csr_array:
+    """Return the cosines of the 16 nearest both ways, captions x pictures, (M, N), float32."""
     m, n = len(pairs), pairs.n_images
-    pictures, captions = neighbours.pictures[:, :k], neighbours.captions[:, :k]
+    pictures, captions = neighbours.pictures[:, :EDGES], neighbours.captions[:, :EDGES]
     good = pictures >= 0, captions >= 0
     key = np.concatenate(
         [
@@ -107,7 +109,7 @@ def candidate_edges(pairs: Pairs, neighbours: Neighbours, k: int = 16) -> csr_ar
         ]
     )
     key, first = np.unique(key, return_index=True)
-    lists = neighbours.picture_cosines[:, :k][good[0]], neighbours.caption_cosines[:, :k][good[1]]
+    lists = neighbours.picture_cosines[:, :EDGES][good[0]], neighbours.caption_cosines[:, :EDGES][good[1]]
     ends = np.searchsorted(key, n * np.arange(m + 1))
     return csr_array((np.concatenate(lists)[first], (key % n).astype(np.int32), ends), (m, n))
 

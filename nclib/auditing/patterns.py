@@ -9,9 +9,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from nclib.auditing.belief import WRONG_FROM, Belief
 from nclib.auditing.copies import first_pair
 from nclib.auditing.neighbours import Neighbours
 from nclib.auditing.pairs import Pairs
+from nclib.auditing.proposals import Proposals
 from nclib.auditing.scores import cosine_of
 
 Array = NDArray[Any]
@@ -85,29 +87,14 @@ def runs(better: NDArray[np.bool_]) -> list[tuple[int, int, float]]:
     return found
 
 
-def find_patterns(
-    pairs: Pairs,
-    neighbours: Neighbours,
-    p_wrong: Array,
-    proposed: Array,
-    placed: Array,
-) -> list[dict[str, Any]]:
-    """Return shifted runs, swapped pairs and orphans, as in :attr:`nclib.auditing.Audit.patterns`.
-
-    Parameters
-    ----------
-    pairs : Pairs
-    neighbours : Neighbours
-    p_wrong, proposed : ndarray, (M,)
-        P(wrong), and the row of the proposed picture, -1 for none.
-    placed : ndarray of int
-        Rows of captions that another picture fits, proposed or not.
-    """
+def find_patterns(belief: Belief, proposals: Proposals) -> list[dict[str, Any]]:
+    """Return shifted runs, swapped pairs and orphans, as in :attr:`nclib.auditing.Audit.patterns`."""
+    pairs, p_wrong, proposed = belief.pairs, belief.ends[0], proposals.image
     ids = np.array(pairs.ids, dtype=object)
     found: list[dict[str, Any]] = []
     fit = cosine_of(pairs, np.arange(len(pairs)), pairs.image_of)
     taken, options = np.zeros(len(pairs), bool), []
-    far = distances(pairs, neighbours, p_wrong)
+    far = distances(pairs, belief.context.neighbours, p_wrong)
     for by, unit, images in shifted(pairs.n_images, pairs.image_of, far):
         rows = np.flatnonzero((images >= 0) & (images != pairs.image_of) & pairs.usable)
         if not len(rows):
@@ -126,8 +113,8 @@ def find_patterns(
     for a, b in swaps(pairs.image_of, proposed):
         if not taken[a] and not taken[b]:
             found.append({"kind": "swap", "ids": [ids[a], ids[b]], **alone})
-    lost = (p_wrong >= 0.5) & (proposed < 0) & ~taken
-    lost[placed] = False
+    lost = (p_wrong >= WRONG_FROM) & (proposed < 0) & ~taken
+    lost[proposals.placed(belief)] = False
     return found + [{"kind": "orphan", "ids": [i], **alone} for i in ids[lost]]
 
 

@@ -90,7 +90,8 @@ def notebook_view(audit: Findings) -> str:
     """Return what a notebook shows of an audit: the share, and the first suspects with their pictures."""
     pictures: dict[int, str] = {}
     cards = [_card(audit, row, pictures, {}) for row in audit.unlabelled.index[:FIRST]]
-    return _template("report.cell.html").render(audit=audit, cards=cards, pictures=pictures, **_facts(audit))
+    page = _template("report.cell.html")
+    return page.render(audit=audit, words=audit.pairs.words, cards=cards, pictures=pictures)
 
 
 def _template(name: str) -> Template:
@@ -101,22 +102,9 @@ def _template(name: str) -> Template:
     return pages.get_template(name)
 
 
-def _facts(audit: Findings) -> dict[str, Any]:
-    """Return the facts at the head of both views."""
-    return {
-        "n_pairs": f"{len(audit.table):,}",
-        "n_pictures": f"{len(audit.pairs.images):,}",
-        "kind": "sentence" if audit.pairs.sentences else "picture-caption",
-        "words": audit.pairs.words,
-        # Without probabilities, as for a few pairs, the order by score remains.
-        "stated": bool(np.isfinite(audit.share.value)),
-        "weakness": audit.belief.weakness,
-    }
-
-
 def _contents(audit: Findings, folder: Path) -> dict[str, Any]:
     """Return what the template shows, as plain values."""
-    pairs, table, costs = audit.pairs, audit.table.reset_index(drop=True), audit.curves["threshold"]
+    pairs, table, costs = audit.pairs, audit.table, audit.curves["threshold"]
     pictures: dict[int, str] = {}  # data URI by picture row, "" where there is none to show
     suspects = audit.unlabelled.index[:SUSPECTS].tolist()
     asked = [pairs.row_of[name] for name in audit.ask(ASKED)["id"]]
@@ -126,8 +114,8 @@ def _contents(audit: Findings, folder: Path) -> dict[str, Any]:
     short = short.assign(caption=[_cut(text, 80) for text in table["caption"]])
     problems = [(*short.iloc[row, :2], reason) for row, reason in sorted(pairs.problems.items())]
     contents = {
-        **_facts(audit),
         "audit": audit,
+        "words": pairs.words,
         "rows_shown": ROWS,
         "fold": FOLD,
         "longest": LONGEST,

@@ -419,6 +419,4 @@ def threshold_costs(p_wrong: pd.Series) -> dict[str, Array]:
 def ranked(p: Array, score: Array) -> Array:
     """Return ranks by falling P(wrong), then rising score; pairs that cannot be judged come last."""
     order = np.lexsort((score, np.where(np.isnan(p), 0.0, -p), np.isnan(score)))
-    rank = np.empty(len(p), np.int64)
-    rank[order] = np.arange(1, len(p) + 1)
-    return rank
+    return order.argsort() + 1

@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 from nclib.auditing import export, report
 from nclib.auditing.belief import WRONG_FROM, Belief, believe, first_share
-from nclib.auditing.copies import Copies, duplicates, repeats, what_repeats
+from nclib.auditing.copies import duplicates, repeats, what_repeats
 from nclib.auditing.embed import read_pairs
 from nclib.auditing.exchanges import draw_queries
 from nclib.auditing.neighbours import Neighbours, find_neighbours
@@ -181,7 +181,7 @@ def audit(
     context, rng = Context(pairs, near, random), np.random.default_rng(seed)
     belief = believe(score, context, draw_queries(context, rng), seed).among_alike(groups)
     proposals = propose(belief, one_to_one, rng)
-    found = find_patterns(pairs, near, belief.ends[0], proposals.image, proposals.placed(belief))
+    found = find_patterns(belief, proposals)
     belief = belief.in_order(in_runs(pairs, found))
     table, repeated = _table(belief, proposals, found), repeats(pairs, context.copies, belief.ends[0])
     result = Audit(
@@ -240,7 +240,7 @@ def _table(belief: Belief, proposals: Proposals, found: list[dict[str, Any]]) ->
             "score": belief.score,
             **belief.columns,
             "rank": ranked(belief.ends[0], belief.score),
-            "reason": reasons(belief, copies, same_image >= 0, proposals.image >= 0, found),
+            "reason": reasons(belief, same_image >= 0, proposals.image >= 0, found),
             **proposals.columns(pairs),
             "image_duplicate_of": names[same_image],
             "caption_duplicate_of": names[same_caption],
@@ -253,11 +253,7 @@ def _table(belief: Belief, proposals: Proposals, found: list[dict[str, Any]]) ->
 
 
 def reasons(
-    belief: Belief,
-    copies: Copies,
-    copied: NDArray[np.bool_],
-    placed: NDArray[np.bool_],
-    found: list[dict[str, Any]],
+    belief: Belief, copied: NDArray[np.bool_], placed: NDArray[np.bool_], found: list[dict[str, Any]]
 ) -> Array:
     """Return why a pair is suspect, or cannot be judged, in words, (M,); empty for the others.
 
@@ -266,14 +262,13 @@ def reasons(
     Parameters
     ----------
     belief : Belief
-    copies : Copies
     copied, placed : ndarray of bool, (M,)
         Whether the picture stands in an earlier pair, and whether another picture is proposed.
     found : list of dict
         Of :func:`nclib.auditing.patterns.find_patterns`.
     """
     # Later ones over earlier ones.
-    pairs, suspect = belief.pairs, belief.ends[0] >= WRONG_FROM
+    pairs, copies, suspect = belief.pairs, belief.context.copies, belief.ends[0] >= WRONG_FROM
     picture, caption = pairs.words
     low, lost = f"fits its {picture} badly", f"fits no {picture} here"
     reason = np.where(suspect, low, "").astype(object)
