@@ -18,17 +18,7 @@ from numpy.typing import NDArray
 from nclib.auditing.exchanges import Queries
 from nclib.auditing.labels import Corrected, by_sample, relabelled
 from nclib.auditing.pairs import Indices, Pairs, exchange
-from nclib.auditing.scores import (
-    PARTS,
-    SCORES,
-    Context,
-    Random,
-    Scored,
-    parts_of,
-    scored_by,
-    standardised_by,
-    with_random,
-)
+from nclib.auditing.scores import Context, Random, Scored, opinions_of, standardised_by, with_random
 from nclib.auditing.share import Calibration, Sample, Share, calibrate, interval
 from nclib.auditing.within import Groups, Within, within, within_clusters
 from nclib.auditing.wording import Words
@@ -37,10 +27,6 @@ from nclib.noise import calibration as compare
 Array = NDArray[Any]
 #: Pairs at least this likely to be wrong are called wrong, and are not kept.
 WRONG_FROM = 0.5
-#: Cosines that differ by less, given and exchanged, are those of copies of one pair.
-SAME = 1e-5
-#: Score of the second opinion about the share, and of the probabilities where the scores contradict it.
-SECOND = "standardised"
 #: Probability beforehand that a calibration does not hold where scores contradict each other.
 DOUBT = 0.5
 #: Least P(wrong) of a pair in a run of rows that is shifted, and the ends of its interval; share of wrong
@@ -420,22 +406,8 @@ def believe(name: str, context: Context, queries: Queries, seed: int) -> Belief:
     queries : Queries
     seed : int
     """
-    captions, images = (np.concatenate(x) for x in zip(*queries.sets, strict=True))
-    cuts = np.cumsum([len(rows) for rows, _ in queries.sets])[:-1]
-    names = dict.fromkeys(("cosine", SECOND, *(PARTS if name == "auto" else (name,))))
-    values = {n: SCORES[n](context, captions, images) for n in names}
-
-    def by(name: str, parts: tuple[str, ...]) -> Scored:
-        return scored_by(name, {n: values[n] for n in parts}, captions, cuts, context, seed)
-
-    if np.ptp(values["cosine"][: cuts[1]]) < SAME:  # copies of one pair: rounding alone differs
-        values["cosine"] = np.zeros(len(captions), np.float32)
-        opinions = (by("cosine", ("cosine",)),) * 2
-    else:
-        first = by(name, parts_of(values, cuts) if name == "auto" else (name,))
-        opinions = first, first if name == SECOND else by(SECOND, (SECOND,))
     none = np.zeros(len(context.pairs), bool)
-    return _decided(context, queries, opinions, none, seed)
+    return _decided(context, queries, opinions_of(name, context, queries.sets, seed), none, seed)
 
 
 def _decided(

@@ -99,19 +99,15 @@ def solve_plan(
 
 def candidate_edges(pairs: Pairs, neighbours: Neighbours) -> csr_array:
     """Return the cosines of the 16 nearest both ways, captions x pictures, (M, N), float32."""
-    m, n = len(pairs), pairs.n_images
     pictures, captions = neighbours.pictures[:, :EDGES], neighbours.captions[:, :EDGES]
-    good = pictures >= 0, captions >= 0
-    key = np.concatenate(
-        [
-            np.nonzero(good[0])[0] * n + pictures[good[0]],
-            captions[good[1]].astype(np.int64) * n + np.nonzero(good[1])[0],
-        ]
-    )
-    key, first = np.unique(key, return_index=True)
-    lists = neighbours.picture_cosines[:, :EDGES][good[0]], neighbours.caption_cosines[:, :EDGES][good[1]]
-    ends = np.searchsorted(key, n * np.arange(m + 1))
-    return csr_array((np.concatenate(lists)[first], (key % n).astype(np.int32), ends), (m, n))
+    by_caption, by_picture = pictures >= 0, captions >= 0
+    row = np.concatenate([by_caption.nonzero()[0], captions[by_picture]])
+    column = np.concatenate([pictures[by_caption], by_picture.nonzero()[0]])
+    of_captions = neighbours.picture_cosines[:, :EDGES][by_caption]
+    of_pictures = neighbours.caption_cosines[:, :EDGES][by_picture]
+    cosines = np.concatenate([of_captions, of_pictures])
+    once = np.unique(row * pairs.n_images + column, return_index=True)[1]
+    return csr_array((cosines[once], (row[once], column[once])), (len(pairs), pairs.n_images))
 
 
 def temperature(neighbours: Neighbours) -> float:
@@ -165,12 +161,10 @@ def find_partners(
     room = np.bincount(image_of, supply, pairs.n_images) + (0.0 if one_to_one else 1.0)
     if one_to_one:
         room += (np.bincount(image_of, minlength=pairs.n_images) == 0) & pairs.usable_images
-    own = np.flatnonzero(supply > 0)
-    some = edges[own]
-    row, column = np.repeat(own, np.diff(some.indptr)), some.indices
-    free = (room[column] > 0) & (image_of[row] != column)
+    row, column = edges.tocoo().coords
+    free = (supply[row] > 0) & (room[column] > 0) & (image_of[row] != column)
     row, column = row[free], column[free]
-    scores = csr_array((some.data[free], (row, column)), edges.shape)
+    scores = csr_array((edges.data[free], (row, column)), edges.shape)
     plan = solve_plan(scores, supply, room, float(supply.sum()), reg)
     # The two largest of every caption: edges in ascending order of mass within their caption.
     order = np.lexsort((plan.mass, row))

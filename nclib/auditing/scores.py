@@ -203,6 +203,10 @@ SCORES: dict[str, Callable[[Context, Indices, Indices], Scores]] = {
     "siblings": siblings,
     "standardised": standardised,
 }
+#: Score of the second opinion about the share, and of the probabilities where the scores contradict it.
+SECOND = "standardised"
+#: Cosines that differ by less, given and exchanged, are those of copies of one pair.
+SAME = 1e-5
 #: Scores that "auto" also puts together, and most pairs of each kind that their weights are fitted to.
 PARTS = ("cosine", "transport", "siblings")
 FITTED = 20_000
@@ -229,7 +233,7 @@ def combination(
     return lambda features: model.decision_function(features).astype(np.float32)
 
 
-def parts_of(values: dict[str, Scores], cuts: Array) -> tuple[str, ...]:
+def _parts_of(values: dict[str, Scores], cuts: Array) -> tuple[str, ...]:
     """Return the scores to put together, of :data:`PARTS`; siblings that are wrong together say nothing.
 
     The exchange moves captions one by one: to it, siblings that agree look right. So the given pairs whose
@@ -276,7 +280,29 @@ class Scored:
     auroc: dict[str, float | None]
 
 
-def scored_by(
+def opinions_of(
+    name: str, context: Context, sets: list[tuple[Indices, Indices]], seed: int
+) -> tuple[Scored, Scored]:
+    """Score queries by the score ``name``, or the best one for "auto", and by the standardised cosine.
+
+    ``sets`` are those of :class:`nclib.auditing.exchanges.Queries`.
+    """
+    captions, images = (np.concatenate(x) for x in zip(*sets, strict=True))
+    cuts = np.cumsum([len(rows) for rows, _ in sets])[:-1]
+    names = dict.fromkeys(("cosine", SECOND, *(PARTS if name == "auto" else (name,))))
+    values = {n: SCORES[n](context, captions, images) for n in names}
+
+    def by(name: str, *parts: str) -> Scored:
+        return _scored_by(name, {n: values[n] for n in parts}, captions, cuts, context, seed)
+
+    if np.ptp(values["cosine"][: cuts[1]]) < SAME:  # copies of one pair: rounding alone differs
+        values["cosine"] = np.zeros(len(captions), np.float32)
+        return by("cosine", "cosine"), by("cosine", "cosine")
+    parts = _parts_of(values, cuts) if name == "auto" else (name,)
+    return by(name, *parts), by(SECOND, SECOND)
+
+
+def _scored_by(
     name: str, values: dict[str, Array], captions: Indices, cuts: Array, context: Context, seed: int
 ) -> Scored:
     """Return the score ``name`` of some scores: the best of them and their combination for "auto".
