@@ -18,15 +18,7 @@ import torch
 from torch import Tensor
 
 from nclib.label_noise.base import Options, Training, option, register
-from nclib.label_noise.parts.linear import (
-    LinearProjector,
-    View,
-    add_ridge,
-    choose_best,
-    class_means,
-    leading,
-    views,
-)
+from nclib.label_noise.parts.linear import LinearProjector, View, choose_best, class_means, leading, views
 
 ALPHAS = tuple(10.0**i for i in range(1, 7))
 
@@ -62,13 +54,12 @@ class GMA(LinearProjector):
         a1, b1, z1 = scatter(pair[0], train.image_labels, n_classes)
         a2, b2, z2 = scatter(pair[1], train.text_labels, n_classes)
         gamma = b1.trace() / b2.trace() if b2.trace() > 0 else b2.trace() + 1
-        b = add_ridge(torch.block_diag(b1, gamma * b2), o.ridge)
+        b = torch.block_diag(b1, gamma * b2)
         tie = z1.T @ z2  # (r_v, r_t)
         dim = o.components or max(n_classes - 1, 1)
 
         def use(alpha: float) -> None:
             a = torch.cat([torch.cat([a1, alpha * tie], 1), torch.cat([alpha * tie.T, a2], 1)])
-            vectors = leading(a, b, dim)
-            self.use_vectors(pair, vectors, alpha=alpha)
+            self.use_vectors(pair, leading(a, b, dim, o.ridge), alpha=alpha)
 
         choose_best([o.alpha] if o.alpha else ALPHAS, use, validate)

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from nclib.label_noise.base import Options, Training, option, register
-from nclib.label_noise.parts.linear import LinearProjector, View, add_ridge, class_means, leading, views
+from nclib.label_noise.parts.linear import LinearProjector, View, class_means, leading, views
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,6 @@ class MvDA(LinearProjector):
         o = self.options
         pair = views(train, o.energy)
         within, between = pooled_scatter(pair, (train.image_labels, train.text_labels), train.n_classes)
-        within = add_ridge(within, o.ridge * float(within.trace()) / len(within))
+        ridge = o.ridge * float(within.trace()) / len(within)
         most = max(train.n_classes - 1, 1)  # S has no higher rank; further directions would be arbitrary
-        vectors = leading(between, within, min(o.components or most, most))
-        self.use_vectors(pair, vectors)
+        self.use_vectors(pair, leading(between, within, min(o.components or most, most), ridge))

@@ -31,17 +31,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nclib.label_noise.base import (
-    DeepMethod,
-    LabelBatch,
-    LabelLoop,
-    LabelTruth,
-    Options,
-    Shape,
-    Terms,
-    option,
-    register,
-)
+from nclib.common.options import Options, option
+from nclib.label_noise.base import DeepMethod, LabelBatch, LabelLoop, LabelTruth, Shape, Terms, register
+from nclib.label_noise.parts.linear import class_means
 from nclib.label_noise.parts.networks import Heads
 
 KINDS = ("noisy", "hard", "pure")
@@ -64,11 +56,8 @@ def prototypes(z: Sequence[Tensor], y: Sequence[Tensor], n_classes: int) -> tupl
     The summand is 0, and minus infinity for a class without pairs. From the embeddings of images and texts,
     (N, L) each, and their given classes, int64 (N,) each.
     """
-    every, labels = torch.cat(list(z)), torch.cat(list(y))
-    count = torch.bincount(labels, minlength=n_classes)
-    total = every.new_zeros(n_classes, every.shape[1]).index_add_(0, labels, every)
-    absent = torch.zeros_like(total[:, 0]).masked_fill(count == 0, -math.inf)
-    return total / count.clamp_min(1)[:, None], absent
+    means, count = class_means(torch.cat(list(z)), torch.cat(list(y)), n_classes)
+    return means, torch.zeros_like(count).masked_fill(count == 0, -math.inf)
 
 
 def votes(z: Tensor, y: Tensor, n_classes: int, k: int) -> Tensor:

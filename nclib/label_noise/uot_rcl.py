@@ -20,19 +20,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nclib.label_noise.base import (
-    DeepMethod,
-    LabelBatch,
-    LabelLoop,
-    LabelTruth,
-    Options,
-    Terms,
-    option,
-    register,
-)
+from nclib.common.options import Options, option
+from nclib.label_noise.base import DeepMethod, LabelBatch, LabelLoop, LabelTruth, Terms, register
 from nclib.label_noise.mrl import multimodal_contrast
 from nclib.label_noise.parts import correction as correct
-from nclib.label_noise.parts.label_report import RelationLog, accuracy, label_report
+from nclib.label_noise.parts.label_report import LOGGED, accuracy, label_report, relation_report
 from nclib.ot import label_transport, sinkhorn
 
 KEPT_ENTRIES = 2**20  # corrected labels are stored for figures up to this size
@@ -97,7 +89,8 @@ class UOTRCL(DeepMethod):
         if loop.epoch == 0:
             given = (loop.train.image_labels, loop.train.text_labels)
             self.targets = [F.one_hot(y, loop.n_classes).float() for y in given]
-        self.correcting, self.relations = False, RelationLog()
+        self.correcting = False
+        self.plans: list[tuple[Tensor, Tensor]] = []  # rows and relation plan of each batch
         if loop.epoch >= self.options.warmup_epochs:
             loop.network.prototypes.normalise()
             self._correct(loop, *loop.embed())
@@ -206,7 +199,8 @@ class UOTRCL(DeepMethod):
         """Return the contrastive loss against the relation plan of the batch, both directions (Eq. 18)."""
         u = [F.normalize(z.detach(), dim=1) for z in (zv, zt)]
         plan = self.relation_plan(u[0], u[1], self.anchors)
-        self.relations.add(batch.index, plan)
+        if plan.numel() + sum(kept.numel() for _, kept in self.plans) <= LOGGED:
+            self.plans.append((batch.index, plan))
         logits = zv @ zt.T / self.options.tau3
         each = ((plan, logits), (plan.T, logits.T))
         soft = [(row_shares(m) * x.log_softmax(1)).sum(1) for m, x in each]
@@ -245,7 +239,7 @@ class UOTRCL(DeepMethod):
         return {
             **self.report,
             **label_report(self.corrected, labels),
-            **self.relations.report(labels),
+            **relation_report(self.plans, labels),
             "vote_accuracy": accuracy(self.cost.argmin(1), labels),
             "predicted_accuracy": accuracy(self.predicted, labels),
             "predicted_accuracy_image": accuracy(self.predicted_apart[0], labels),

@@ -10,7 +10,7 @@ from nclib.label_noise import LabelBatch
 from nclib.label_noise.elrcmr import early_learning, moving_weight, update_targets, within_modality
 from nclib.label_noise.mrl import multimodal_contrast, robust_clustering
 from nclib.label_noise.parts import correction as correct
-from nclib.label_noise.parts.label_report import RelationLog, label_report
+from nclib.label_noise.parts.label_report import label_report, relation_report
 from nclib.label_noise.uot_rcl import row_shares
 from nclib.ot import sinkhorn
 
@@ -115,7 +115,7 @@ def method_with(**options):
     method = label_noise.build("uot_rcl", **options)
     method.correcting, method.confident = True, G
     method.anchors, method.targets = [ZV[G], ZT[G]], [Y, Y.flip(0)]
-    method.relations = RelationLog()
+    method.plans = []
     method.corrected = torch.rand(N, K, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     return method
 
@@ -234,10 +234,10 @@ def test_label_report_by_hand():
 
 
 def test_relation_report_by_hand():
-    log, labels = RelationLog(), torch.tensor([0, 0, 1, 1])
+    labels = torch.tensor([0, 0, 1, 1])
     plan = torch.tensor([[0.3, 0.1, 0.1], [0.0, 0.2, 0.1], [0.0, 0.0, 0.2]])
-    log.add(torch.tensor([0, 1, 3]), plan)  # classes 0, 0, 1
-    assert log.report(labels) == pytest.approx(
+    rows = torch.tensor([0, 1, 3])  # classes 0, 0, 1
+    assert relation_report([(rows, plan)], labels) == pytest.approx(
         {
             "relation_same_class": 0.8,  # 0.3 + 0.1 + 0.2 in class 0, 0.2 in class 1
             "relation_own_pair": 0.7,
@@ -245,4 +245,4 @@ def test_relation_report_by_hand():
             "relation_own_chance": 1 / 3,
         }
     )
-    assert RelationLog().report(labels) == {}
+    assert relation_report([], labels) == {}

@@ -11,15 +11,12 @@ from nclib.label_noise.parts.networks import Heads
 EMBEDDED = 1024  # samples passed at a time without gradient
 
 
-def _exact(x: Tensor) -> Tensor:
-    return x.float() if x.device.type == "mps" else x.double()  # Apple's GPUs have no float64
-
-
 def _covariances(h1: Tensor, h2: Tensor, r1: float, r2: float) -> tuple[Tensor, Tensor, Tensor]:
     n = len(h1)
     if n < 2:
         raise ValueError("a covariance needs at least two samples; use a larger batch_size")
-    h1, h2 = (_exact(h) for h in (h1, h2))
+    exact = torch.float32 if h1.device.type == "mps" else torch.float64  # Apple's GPUs have no float64
+    h1, h2 = h1.to(exact), h2.to(exact)
     h1, h2 = h1 - h1.mean(0), h2 - h2.mean(0)
     s11, s22 = (
         h.T @ h / (n - 1) + r * torch.eye(h.shape[1], dtype=h.dtype, device=h.device)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -30,31 +32,19 @@ def accuracy(named: Tensor, labels: Tensor) -> float:
     return float((named == labels).double().mean())
 
 
-class RelationLog:
-    """Collects the relation plans of an epoch for :meth:`report`."""
+def relation_report(plans: Sequence[tuple[Tensor, Tensor]], labels: Tensor) -> dict[str, float]:
+    """Return shares of the mass of relation plans, each with the value of a uniform plan.
 
-    def __init__(self) -> None:
-        self._kept: list[tuple[Tensor, Tensor]] = []
-        self._entries = 0
-
-    def add(self, index: Tensor, plan: Tensor) -> None:
-        """Keep the plan of the pairs at ``index`` while there is room."""
-        if self._entries + plan.numel() <= LOGGED:
-            self._kept.append((index, plan))
-            self._entries += plan.numel()
-
-    def report(self, labels: Tensor) -> dict[str, float]:
-        """Return shares of the plans' mass, each with the value of a uniform plan.
-
-        ``relation_same_class`` lies between pairs of one true class, ``relation_own_pair`` between an image
-        and its own text; ``relation_chance`` and ``relation_own_chance`` are the uniform plan's.
-        """
-        if not self._kept:
-            return {}
-        shares = []
-        for index, plan in self._kept:
-            same = (labels[index][:, None] == labels[index]).to(plan.dtype)
-            mass = torch.stack([(plan * same).sum(), plan.trace()]) / plan.sum()
-            shares.append(torch.stack([*mass, same.mean(), mass.new_tensor(1 / len(index))]))
-        names = ("relation_same_class", "relation_own_pair", "relation_chance", "relation_own_chance")
-        return dict(zip(names, torch.stack(shares).mean(0).tolist(), strict=True))
+    ``relation_same_class`` lies between pairs of one true class, ``relation_own_pair`` between an image and
+    its own text; ``relation_chance`` and ``relation_own_chance`` are the uniform plan's. From the rows, (B,),
+    and the plan, (B, B), of every batch; empty without a plan.
+    """
+    if not plans:
+        return {}
+    shares = []
+    for index, plan in plans:
+        same = (labels[index][:, None] == labels[index]).to(plan.dtype)
+        mass = torch.stack([(plan * same).sum(), plan.trace()]) / plan.sum()
+        shares.append(torch.stack([*mass, same.mean(), mass.new_tensor(1 / len(index))]))
+    names = ("relation_same_class", "relation_own_pair", "relation_chance", "relation_own_chance")
+    return dict(zip(names, torch.stack(shares).mean(0).tolist(), strict=True))

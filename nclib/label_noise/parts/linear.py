@@ -87,30 +87,26 @@ def class_means(x: Tensor, y: Tensor, n_classes: int) -> tuple[Tensor, Tensor]:
     return total / count.clamp_min(1)[:, None], count
 
 
-def leading(a: Tensor, b: Tensor, k: int) -> Tensor:
-    r"""Return the k eigenvectors of :math:`A w = \mu B w` with the largest :math:`\mu`, largest first.
+def leading(a: Tensor, b: Tensor, k: int, ridge: float) -> Tensor:
+    r"""Return the k eigenvectors of :math:`A w = \mu (B + \kappa I) w` with the largest :math:`\mu` first.
 
     Parameters
     ----------
     a, b : Tensor, float64, (d, d)
-        Symmetric; ``b`` positive definite.
+        Symmetric; ``b`` positive semidefinite.
     k : int
         Capped at d.
+    ridge : float >= 0
+        :math:`\kappa`; it is raised to what lies above rounding errors.
     """
     from scipy.linalg import eigh
 
     d = len(a)
-    k = min(k, d)
-    _, vectors = eigh(
-        ((a + a.T) / 2).numpy(), ((b + b.T) / 2).numpy(), subset_by_index=(d - k, d - 1), check_finite=True
-    )
+    least = FLOOR * float(b.trace()) / d
+    b = b + max(ridge, least, 1e-300) * torch.eye(d, dtype=b.dtype)
+    a, b = (a + a.T) / 2, (b + b.T) / 2
+    _, vectors = eigh(a.numpy(), b.numpy(), subset_by_index=(d - min(k, d), d - 1))
     return torch.from_numpy(vectors).flip(1)
-
-
-def add_ridge(b: Tensor, ridge: float) -> Tensor:
-    """Return ``b + ridge I``, (d, d), with a ridge that is at least above rounding errors."""
-    least = FLOOR * float(b.trace()) / len(b)
-    return b + max(ridge, least, 1e-300) * torch.eye(len(b), dtype=b.dtype)
 
 
 def dimensions(given: int, limit: int, n_classes: int) -> list[int]:
