@@ -41,9 +41,9 @@ def unguarded(cell: str) -> str:
 
 def read_marks(path: Path) -> pd.DataFrame:
     """Return the cells of a file of marks, separated by commas, semicolons or tabs."""
-    text, sound, _ = read_text(path)
-    if not sound:  # Excel's "CSV"
-        text, *_ = read_text(path, "cp1252")
+    text, hint = read_text(path)
+    if hint:  # Excel's "CSV"
+        text, _ = read_text(path, "cp1252")
     header = text.partition("\n")[0]
     separator = max(",;\t", key=header.count)
     found = pd.read_csv(io.StringIO(text), sep=separator, dtype=str, keep_default_na=False)

@@ -40,12 +40,12 @@ TARS = (
     "nclib.audit(datasets.load_dataset('webdataset', data_files=..., split='train'))"
 )
 
-#: Whether a layout takes a source, and its reader, in the order in which they are asked.
-READERS: tuple[tuple[Callable[[Any], bool], Callable[[Any, Hints], Listing]], ...] = (
-    (is_hub, read_hub),
-    (is_array, read_arrays),
-    (is_table, read_table),
-    (lambda source: isinstance(source, Path) and source.is_dir(), read_folder),
+#: Whether a layout takes a source, its reader, and the hints that this does not read; asked in this order.
+READERS: tuple[tuple[Callable[[Any], bool], Callable[[Any, Hints], Listing], tuple[str, ...]], ...] = (
+    (is_hub, read_hub, ("encoding",)),
+    (is_array, read_arrays, ("split", "image_column", "caption_column", "encoding")),
+    (is_table, read_table, ("split",)),
+    (lambda source: isinstance(source, Path) and source.is_dir(), read_folder, ("split",)),
 )
 
 
@@ -112,8 +112,8 @@ def list_pairs(
     where = source if isinstance(source, Path) else "the source"
     if isinstance(source, Path) and not source.exists():
         raise FileNotFoundError(f"there is no file or folder {source}; give {TAKEN}")
-    read = next((read for takes, read in READERS if takes(source)), None)
-    if read is None:
+    layout = next((layout for layout in READERS if layout[0](source)), None)
+    if layout is None:
         hint = TARS if isinstance(source, Path) and source.suffix == ".tar" else f"give {TAKEN}"
         raise ValueError(f"{source} holds no pairs that can be read; {hint}")
     hints = Hints(home, text_emb, split, every_split, follow, image_column, caption_column, encoding)
@@ -124,13 +124,9 @@ def list_pairs(
                 "image_column and caption_column"
             )
         hints = replace(hints, image_column=left, caption_column=right, sentences=True)
-    given = {"split": split} if read is not read_hub else {}
-    if read is read_arrays:
-        given |= {"image_column": hints.image_column, "caption_column": hints.caption_column}
-    if read in (read_arrays, read_hub):
-        given |= {"encoding": encoding}
-    for name, value in given.items():
-        if value is not None:
+    _, read, unread = layout
+    for name in unread:
+        if (value := getattr(hints, name)) is not None:
             raise ValueError(f"{name}={value!r}: not read from {where}; leave it out")
     listing = _with_embeddings(read(source, hints), image_emb, text_emb)
     if not listing.ids:

@@ -39,7 +39,6 @@ LONGEST_CELL = 131_072  # characters; a row with a longer cell is refused
 LARGEST_TEXT = 1 << 30  # bytes that a packed table may have when it is unpacked
 FIRST = 50  # lines by which a header is told from a pair
 REPLACED = "\N{REPLACEMENT CHARACTER}"  # of bytes that are not UTF-8
-SPLIT_COLUMNS = ("split", "subset")
 
 
 @dataclass(frozen=True)
@@ -85,7 +84,7 @@ def read_table(path: Path, encoding: str | None = None, named: Sequence[str] = (
     ConvertError
         When the file cannot be read, has no header that names captions, or a quotation mark is left open.
     """
-    text, sound, hint = read_text(path, encoding)
+    text, hint = read_text(path, encoding)
     if not text.strip():
         raise ConvertError(f"{path} is empty")
     header = text.split("\n", 1)[0].lower()
@@ -101,7 +100,7 @@ def read_table(path: Path, encoding: str | None = None, named: Sequence[str] = (
         raise ConvertError(
             f"{path} has no column of captions: call it {CAPTION_COLUMNS[0]!r}, or give its name as "
             f"--caption-column (columns in the first line: {', '.join(names)}); a table without header has "
-            f"lines 'picture<TAB>caption'{'' if sound else f'; some lines have {hint}'}"
+            f"lines 'picture<TAB>caption'{f'; some lines have {hint}' if hint else ''}"
         )
     if not has_header and all(re.fullmatch(r"\w+", name) for name in names):
         warnings.warn(
@@ -111,15 +110,15 @@ def read_table(path: Path, encoding: str | None = None, named: Sequence[str] = (
             stacklevel=2,
         )
     table = _with_header(path, text, names, separator) if has_header else _without_header(text)
-    if not sound:
+    if hint:
         for row, cells in enumerate(zip(*table.columns.values(), strict=True)):
             if REPLACED in "".join(cells):
                 table.problems.setdefault(row, f"line {table.lines[row]}: {hint}")
     return table
 
 
-def read_text(path: Path, encoding: str | None = None) -> tuple[str, bool, str]:
-    """Return the text of a file, whether all of its bytes are text, and what is wrong with the others.
+def read_text(path: Path, encoding: str | None = None) -> tuple[str, str]:
+    """Return the text of a file, and what is wrong with bytes of it that are not text, or "".
 
     Raises
     ------
@@ -137,16 +136,14 @@ def read_text(path: Path, encoding: str | None = None) -> tuple[str, bool, str]:
     except (OSError, EOFError, zlib.error) as error:
         raise ConvertError(f"{path} cannot be read ({getattr(error, 'strerror', None) or error})") from error
     except UnicodeDecodeError:
-        hint = f"; it looks like {likely_encoding(content)}, give that as --encoding"
-        text, said = (
-            content.decode(encoding or usual, "replace"),
-            encoding or usual.upper().removesuffix("-SIG"),
-        )
-        return text, False, f"bytes that are not {said}{'' if encoding else hint}"
+        hint = f"bytes that are not {encoding or usual.upper().removesuffix('-SIG')}"
+        if encoding is None:
+            hint += f"; it looks like {likely_encoding(content)}, give that as --encoding"
+        return content.decode(encoding or usual, "replace"), hint
     likely = likely_encoding(content) if encoding is None and "\0" in text[:1000] else ""
     if likely.startswith("utf-16"):
         raise ConvertError(f"{path} is not UTF-8; it looks like {likely}, give that as --encoding")
-    return (text if "\n" in text else text.replace("\r", "\n")), True, ""
+    return (text if "\n" in text else text.replace("\r", "\n")), ""
 
 
 def likely_encoding(content: bytes) -> str:

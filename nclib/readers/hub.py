@@ -12,16 +12,7 @@ from nclib.common.checks import check_choice
 from nclib.common.extras import needed_by
 from nclib.common.files import digest
 from nclib.readers.captions_table import one_line
-from nclib.readers.listing import (
-    SPLIT_COLUMNS,
-    Hints,
-    Listing,
-    Rows,
-    find_column,
-    join_rows,
-    picture_column,
-    rows_of,
-)
+from nclib.readers.listing import Hints, Listing, Rows, join_rows, picture_column, rows_of, split_column
 from nclib.readers.pictures import MISSING, UnreadableError
 from nclib.readers.tables import BLOCK, columns_of, wanted_columns
 
@@ -108,6 +99,6 @@ def _rows(part: Any, split: str, picture: str | None, named: bool, hints: Hints)
         columns = {name: list(part[name]) for name in wanted}
     if picture is not None and not named:
         columns[picture] = [f"{split}/{row}" for row in range(len(part))]
-    if split and find_column(names, SPLIT_COLUMNS) is None:
+    if split and split_column(names) is None:
         columns["split"] = [split] * len(part)
     return rows_of(columns, "the data set", hints)

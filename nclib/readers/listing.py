@@ -17,13 +17,7 @@ from numpy.typing import NDArray
 
 from nclib.common.files import digest
 from nclib.common.options import did_you_mean
-from nclib.readers.captions_table import (
-    CAPTION_COLUMNS,
-    CAPTION_PATTERN,
-    IMAGE_COLUMNS,
-    SPLIT_COLUMNS,
-    one_line,
-)
+from nclib.readers.captions_table import CAPTION_COLUMNS, CAPTION_PATTERN, IMAGE_COLUMNS, one_line
 from nclib.readers.pictures import Files, open_picture
 
 if TYPE_CHECKING:
@@ -31,6 +25,7 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 
+SPLIT_COLUMNS = ("split", "subset")
 ID_COLUMNS = ("id", "uid", "sample_id", "key", "__key__")
 PICTURE_COLUMNS = (*IMAGE_COLUMNS, "image_path", "jpg", "png", "img", "url", "image_url")
 #: Names of the embeddings of pictures and captions: columns of a table, arrays of an .npz file.
@@ -230,7 +225,7 @@ def rows_of(
         if name not in used and plain_name(name) not in EMBEDDING_NAMES and _is_plain(values)
     }
     others = pd.DataFrame(own, index=range(len(columns[captions[0]]))).iloc[rows].reset_index(drop=True)
-    splits = per_caption(find_column(names, SPLIT_COLUMNS))
+    splits = per_caption(split_column(names))
     names_of, ids = per_caption(picture), per_caption(id_column)
     return Rows(texts, names_of, ids, splits, images, given, others, problems or {}, hints.sentences)
 
@@ -321,6 +316,11 @@ def find_column(columns: Iterable[str], known: Sequence[str]) -> str | None:
 def plain_name(name: str) -> str:
     """Return the name of a column in lower case with ``_`` for blanks."""
     return name.strip().lower().replace(" ", "_")
+
+
+def split_column(columns: Iterable[str]) -> str | None:
+    """Return the column that names the split of each pair, if there is one."""
+    return find_column(columns, SPLIT_COLUMNS)
 
 
 def caption_columns(columns: Sequence[str]) -> list[str]:

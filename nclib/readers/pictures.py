@@ -8,8 +8,7 @@ import posixpath
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,13 +40,6 @@ def open_picture(file: Path | io.BytesIO, side: int | None = None) -> Image:
         When it is missing, damaged, cut off, in a format not listed in :data:`FORMATS`, or so large that it
         may be an attack.
     """
-    with _opened(file) as picture:
-        return picture.convert("RGB") if side is None else _small(picture, side)
-
-
-@contextmanager
-def _opened(file: Path | io.BytesIO) -> Iterator[Image]:
-    """Open a picture; whatever goes wrong with it in the block is an UnreadableError."""
     from PIL import Image, UnidentifiedImageError
 
     if isinstance(file, Path) and not os.path.isfile(file):  # False for a name that no file can have
@@ -56,7 +48,7 @@ def _opened(file: Path | io.BytesIO) -> Iterator[Image]:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             with Image.open(file, formats=FORMATS) as picture:
-                yield picture
+                return picture.convert("RGB") if side is None else _small(picture, side)
     except UnidentifiedImageError:
         kinds = f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
         raise UnreadableError(f"the file is not a picture in {kinds}") from None

@@ -71,8 +71,6 @@ def read_table(source: Any, hints: Hints) -> Listing:
 
 def _text(path: Path, hints: Hints) -> Rows:
     table = captions_table.read_table(path, hints.encoding, hints.named)
-    if not table.lines:
-        raise ValueError(f"{path} holds no pairs")
     return rows_of(table.columns, path, hints, table.problems)
 
 
