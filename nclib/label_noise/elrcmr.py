@@ -101,8 +101,8 @@ class ELRCMR(DeepMethod):
 
     def begin_epoch(self, loop: LabelLoop) -> None:
         if loop.epoch == 0:
-            k = loop.n_classes
-            self.targets = [torch.zeros(loop.n_pairs, k, device=loop.device) for _ in range(2)]
+            sizes = loop.n_pairs, loop.n_classes
+            self.targets = [torch.zeros(sizes, device=loop.device) for _ in range(2)]
 
     def step(self, loop: LabelLoop, batch: LabelBatch) -> Terms:
         o, net = self.options, loop.network

@@ -1,4 +1,4 @@
-"""Checks of arguments in this package: numbers and words by rules, vectors by :func:`vector`."""
+"""Checks of arguments in this package: vectors, rates and seeds."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nclib.common.checks import is_tensor
-from nclib.common.options import Rule, check
+from nclib.common.checks import check_number, is_tensor
+from nclib.common.options import Rule
 
 Index = NDArray[np.int64]
 Seed = int | Sequence[int]
 
 KINDS = {"fiub": "real numbers", "iu": "integers", "b": "True and False"}  # by the kinds of NumPy's types
-RATE = Rule(float, low=0, high=1)
 SEED = Rule(int, low=0)
 
 
@@ -73,8 +72,7 @@ def vector(
 
 def share(rate: float, n: int) -> int:
     """Return ``floor(rate * n)`` of a decimal rate in [0, 1] (0.29 of 100 is 29, not 28)."""
-    check({"rate": RATE}, rate=rate)
-    return int(Fraction(repr(float(rate))) * n)
+    return int(Fraction(repr(check_number("rate", rate, low=0, high=1))) * n)
 
 
 def generator(seed: Seed) -> np.random.Generator:

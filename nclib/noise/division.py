@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nclib.common.options import Rule, check
+from nclib.common.checks import check, check_count
+from nclib.common.options import Rule
 from nclib.noise.checks import vector
-
-RULES = {"bins": Rule(int, low=1), "threshold": Rule(float, low=0, below=1)}
 
 
 def _checked(p_clean: Any, matched: Any) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
@@ -104,7 +103,7 @@ def calibration(p_clean: Any, matched: Any, bins: int = 10) -> dict[str, Any]:
         ``edges`` (bins + 1), ``count``, ``stated`` and ``observed`` (bins each; None where a bin is empty).
     """
     p, truth = _checked(p_clean, matched)
-    check(RULES, bins=bins)
+    check_count("bins", bins)
     index = np.minimum((p * bins).astype(np.int64), bins - 1)
     count = np.bincount(index, minlength=bins)
     some = np.maximum(count, 1)
@@ -143,7 +142,7 @@ def division(p_clean: Any, matched: Any, *, threshold: float = 0.5, bins: int = 
         If shapes differ, or probabilities or threshold are out of range.
     """
     p, truth = _checked(p_clean, matched)
-    check(RULES, threshold=threshold)
+    check("threshold", threshold, Rule(float, low=0, below=1))
     called = p > threshold
     right, n_called, n_matched = int((called & truth).sum()), int(called.sum()), int(truth.sum())
     return {

@@ -17,14 +17,13 @@ from typing import Any
 
 import numpy as np
 
+from nclib.common.checks import check_choice, check_count
 from nclib.common.files import digest
-from nclib.common.options import Rule, check
 from nclib.noise.checks import Index, Seed, generator, share, vector
 
 
 def _labels(labels: Any, n_classes: int) -> Index:
-    check({"n_classes": Rule(int, low=2)}, n_classes=n_classes)
-    return vector(labels, "labels", "iu", low=0, high=n_classes - 1)
+    return vector(labels, "labels", "iu", low=0, high=check_count("n_classes", n_classes, low=2) - 1)
 
 
 def symmetric_labels(
@@ -119,11 +118,6 @@ LABEL_PROTOCOLS: dict[str, Callable[..., np.ndarray]] = {
 LABEL_SCOPES = ("modality", "pair")
 """Independent draws for images and texts, or one draw for both."""
 
-RULES = {
-    "protocol": Rule(str, choices=tuple(LABEL_PROTOCOLS)),
-    "scope": Rule(str, choices=LABEL_SCOPES),
-}
-
 
 @dataclass(frozen=True, eq=False)
 class LabelNoise:
@@ -183,7 +177,8 @@ class LabelNoise:
         >>> noise.true_rate
         0.6
         """
-        check(RULES, protocol=protocol, scope=scope)
+        check_choice("protocol", protocol, tuple(LABEL_PROTOCOLS))
+        check_choice("scope", scope, LABEL_SCOPES)
         truth = vector(labels, "labels", "iu")
         draw = partial(LABEL_PROTOCOLS[protocol], truth, rate, n_classes=n_classes)
         images, texts = draw(seed=(seed, 0)), draw(seed=(seed, 1))

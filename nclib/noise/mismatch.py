@@ -27,9 +27,9 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from nclib.common.checks import check_choice
 from nclib.common.files import digest, replacing
 from nclib.common.npy import read_npy
-from nclib.common.options import Rule, check
 from nclib.noise.checks import Index, Seed, generator, share, vector
 from nclib.noise.published import PUBLISHED
 
@@ -234,7 +234,7 @@ class Mismatch:
         >>> noise.moved, noise.true_rate, noise.protocol
         (4, 0.5, 'pairs')
         """
-        check({"protocol": Rule(str, choices=tuple(PROTOCOLS))}, protocol=protocol)
+        check_choice("protocol", protocol, tuple(PROTOCOLS))
         true = vector(image_of, "image_of", "iu", low=0)
         if (protocol == "near") != (features is not None):
             raise ValueError(

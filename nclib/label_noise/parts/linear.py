@@ -33,10 +33,6 @@ class View:
     x: Tensor  # (n, r), the centred features in these axes
 
 
-def _centre(features: Tensor, mean: Tensor, start: int) -> Tensor:
-    return features[start : start + ROWS].double() - mean
-
-
 def principal(features: Tensor, energy: float, name: str = "features") -> View:
     """Return the principal axes that hold a share ``energy`` of the variance.
 
@@ -54,13 +50,13 @@ def principal(features: Tensor, energy: float, name: str = "features") -> View:
         If all rows are equal.
     """
     n, d = features.shape
-    starts = range(0, n, ROWS)
-    mean = torch.stack([features[i : i + ROWS].double().sum(0) for i in starts]).sum(0) / n
+    parts = features.split(ROWS)
+    mean = torch.stack([part.double().sum(0) for part in parts]).sum(0) / n
     if n >= d:
         scatter = torch.zeros(d, d, dtype=torch.float64)
-        for i in starts:
-            part = _centre(features, mean, i)
-            scatter += part.T @ part
+        for part in parts:
+            centred = part.double() - mean
+            scatter += centred.T @ centred
         values, axes = torch.linalg.eigh(scatter)
     else:  # the same from the smaller Gram matrix
         whole = features.double() - mean
@@ -73,7 +69,7 @@ def principal(features: Tensor, energy: float, name: str = "features") -> View:
     share = values.cumsum(0) / values.sum()
     r = min(int((share < energy - 1e-12).sum()) + 1, len(values))
     axes = axes[:, :r].contiguous()
-    x = torch.cat([_centre(features, mean, i) @ axes for i in starts])
+    x = torch.cat([(part.double() - mean) @ axes for part in parts])
     return View(mean, axes, values[:r] / (n - 1), x)
 
 
