@@ -199,8 +199,6 @@ class Belief:
     @property
     def by_value_only(self) -> NDArray[np.bool_]:
         """Pairs that are called wrong by exchanges within their value, and not by those at random, (M,)."""
-        if self.within is None:
-            return np.zeros(len(self.pairs), bool)
         alone = self.calibration(self.score, self.kind)[0]
         return (self.ends[0] >= WRONG_FROM) & (alone < WRONG_FROM) & ~self.shifted
 
@@ -247,7 +245,7 @@ class Belief:
         trial, kind = given.copy(), self.queries.kinds[0].copy()
         trial[planted], kind[planted] = planted_scores, self.queries.kinds[3]
         made = calibrate(*self.queries.samples(trial, exchanged, kind), self.seed)
-        if made.reason or len(planted) == 0:
+        if made.reason:
             return []
         is_planted = np.zeros(len(trial), bool)
         is_planted[planted] = True
@@ -321,7 +319,7 @@ class Belief:
         # mistakes that no score sees, or mistaken labels: the interval holds both.
         usable, old = self.queries.usable, replace(told, calibration=base)
         place, model = np.searchsorted(usable, rows[asked]), by_model.share
-        rate = marks.rate if self.contradicted or self.within is not None else None
+        rate = marks.rate if self.contradicted or self.within is not None else 0.0
         share = by_sample(old.ends[0][usable], place, chance[asked], wrong[asked], rate)
         if self.within is not None:
             return replace(told, asked=share)

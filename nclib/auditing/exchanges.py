@@ -56,7 +56,7 @@ def draw_queries(context: Context, rng: np.random.Generator) -> Queries:
     """
     pairs, copies = context.pairs, context.copies
     usable = np.flatnonzero(pairs.usable)
-    distinct = usable[copies.count[usable] > 0]
+    distinct = np.flatnonzero(copies.count)
     some = rng.permutation(distinct)[:MOST_EXCHANGED]
     repeats = int(np.clip(np.ceil(EXCHANGED / len(some)), 1, 10))
     rows = np.tile(some, repeats)

@@ -56,7 +56,7 @@ class Corrected(NamedTuple):
 
 
 def by_sample(
-    p: Array, at: NDArray[Any], chance: Array, wrong: NDArray[np.bool_], rate: float | None = None
+    p: Array, at: NDArray[Any], chance: Array, wrong: NDArray[np.bool_], rate: float = 0.0
 ) -> Share:
     r"""Estimate the share of wrong pairs by labels of a random sample, whatever the model of P(wrong) is.
 
@@ -75,7 +75,7 @@ def by_sample(
         Their chances of being asked about, up to a factor.
     wrong : ndarray of bool, (L,)
     rate : float, optional
-        Estimated rate of mistaken labels; without it none counts as mistaken.
+        Estimated rate of mistaken labels.
     """
     weight = 1 / chance
     weight /= weight.sum()
@@ -83,7 +83,7 @@ def by_sample(
     value = float(p.mean() + weight @ off)
     # A sample without a surprise is not certain: one more label, wrong by half, is added.
     error = 2 * float(np.sqrt((weight**2) @ (off - weight @ off) ** 2 + (0.5 / (len(at) + 1)) ** 2))
-    mistaken = 0.0 if rate is None else 2 * max(0.0, rate - CAREFUL)
+    mistaken = 2 * max(0.0, rate - CAREFUL)
     shown = np.array([value, value - error, value + error])
     meant = (shown - mistaken) / (1 - 2 * mistaken)
     ends = (shown[0] + meant[0]) / 2, min(shown[1], meant[1]), max(shown[2], meant[2])

@@ -31,10 +31,8 @@ from nclib.readers import UnreadableError
 HERE = Path(__file__).parent
 SUSPECTS = 200  # of the most suspicious pairs on the page
 FIRST = 12  # suspects in a notebook
-ROWS = 50  # of a table on the page; the files beside it hold the rest
-FOLD = 200  # characters of a caption that are shown at once
+FOLD = 200  # characters of a caption of another pair
 SHORT = 300  # characters of an id, a file name or a reason
-LONGEST = 20_000  # characters of a caption on the page
 PICTURE_BYTES = 15_000
 SIZES = ((256, 75), (256, 50), (192, 50), (128, 40), (64, 30))  # side in pixels, JPEG quality, tried in turn
 LISTED = 2_000_000  # pairs up to which the page itself makes the list of kept ids
@@ -116,9 +114,6 @@ def _contents(audit: Findings, folder: Path) -> dict[str, Any]:
     contents = {
         "audit": audit,
         "words": pairs.words,
-        "rows_shown": ROWS,
-        "fold": FOLD,
-        "longest": LONGEST,
         **_figures(audit),
         "costs": {name: values.tolist() for name, values in costs.items()},
         "start": int(np.abs(t - WRONG_FROM).argmin()),
@@ -129,7 +124,6 @@ def _contents(audit: Findings, folder: Path) -> dict[str, Any]:
         "problems": problems,
         "problem_counts": Counter(pairs.problems.values()).most_common(),
         "there": {path.name for path in folder.glob("*")},
-        "settings": [(name.replace("_", " "), _setting(value)) for name, value in audit.settings.items()],
     }
     cards = contents["suspects"] + contents["asked"]
     contents["reasons"] = Counter(one["kind"] for one in cards).most_common()
@@ -160,12 +154,6 @@ def _figures(audit: Findings) -> dict[str, str]:
         "histogram": histogram(audit.curves, f"score ({audit.score}), larger fits better"),
         "reliability": reliability(audit.curves["reliability"]),
     }
-
-
-def _setting(value: Any) -> str:
-    if isinstance(value, dict):
-        return ", ".join(f"{name} {_setting(part)}" for name, part in value.items())
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _alike(audit: Findings, rows: list[int]) -> tuple[dict[int, tuple[int, int]], list[list[str]]]:

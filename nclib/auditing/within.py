@@ -162,7 +162,7 @@ def within(
     """
     pairs, copies, rng = context.pairs, context.copies, np.random.default_rng(seed)
     of_value, names = pd.factorize(pd.Series(values))
-    first = pairs.usable & (copies.count > 0)
+    first = copies.count > 0
     size = np.bincount(of_value[first], minlength=len(names))
     rare = first & (size[of_value] < FEWEST)
     if rare.sum() >= FEWEST:  # put together by what their pictures show

@@ -149,7 +149,7 @@ def test_the_difference_estimator_holds_whatever_the_model_says():
 def test_a_share_by_marks_of_a_careless_person_allows_for_mistaken_ones():
     """All pairs are right, and look it; six of sixty marks are mistaken."""
     p, at, marked = np.full(1000, 0.01), np.arange(60), np.arange(60) < 6
-    careful, careless = (by_sample(p, at, np.ones(60), marked, rate) for rate in (None, 0.08))
+    careful, careless = (by_sample(p, at, np.ones(60), marked, rate) for rate in (0.0, 0.08))
     assert careful.low > 0.01
     assert careless.low == 0
     assert (careless.value < careful.value, careless.high) == (True, careful.high)
