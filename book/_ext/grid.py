@@ -229,7 +229,7 @@ def in_order(grids: Sequence[pathlib.Path], out: pathlib.Path, root: str) -> lis
 
     Within a stage low seeds come first, then the order of the grids and of their blocks.
     """
-    from nclib.runs.store import requests
+    from ncbook.nearest import requests
 
     printed: dict[str, Any] = {}
     if any(path.stem.startswith("paper_") for path in grids):
@@ -250,8 +250,9 @@ def in_order(grids: Sequence[pathlib.Path], out: pathlib.Path, root: str) -> lis
 
 def compare(jobs: Sequence[Job], out: pathlib.Path) -> None:
     """Note of each run whether a folder of tables has its record, or why the one there does not answer."""
+    from ncbook.nearest import nearest
+
     from nclib.runs.request import CODE_PART, DATA_PART
-    from nclib.runs.store import nearest
 
     try:
         found = nearest(out, [job.request for job in jobs]) if out.is_dir() else []

@@ -25,6 +25,7 @@ import numpy as np
 import torch
 
 import nclib
+from ncbook.nearest import requests
 from nclib.common.files import write_atomically
 from nclib.runs import LoadedRun, Record, checkpoint, epoch_arrays, experiment_of
 from nclib.runs.curves import pack_arrays
@@ -32,7 +33,6 @@ from nclib.runs.digests import LIST, NEXT, digests, read_checked, settle, togeth
 from nclib.runs.identity import naming
 from nclib.runs.record import completed_settings
 from nclib.runs.request import outdated
-from nclib.runs.store import requests
 
 DEMO = Path(__file__).resolve().parents[1] / "demo"
 RECORD, ARRAYS, WEIGHTS = "record.json", "arrays.npz", "weights.safetensors"

@@ -12,6 +12,7 @@ from typing import Any
 import pandas as pd
 
 import nclib
+from ncbook.nearest import find
 from ncbook.plots import reader
 from ncbook.variant import NAMED, in_words, usual_settings, variant
 from nclib.common.files import digest
@@ -19,7 +20,7 @@ from nclib.runs.collapse import CURVES, collapse
 from nclib.runs.frame import frame_of, row
 from nclib.runs.record import RECALLS as OF_SUM
 from nclib.runs.record import Record
-from nclib.runs.store import StoredRun, find, stored_records
+from nclib.runs.store import StoredRun, stored_records
 from nclib.runs.words import value_text
 
 RECORDED = Path(__file__).resolve().parents[1] / "results"  # the book's own records

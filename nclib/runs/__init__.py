@@ -14,7 +14,7 @@
 ``record``          :class:`Record`, and the file of one; ``sense``: what its numbers must fulfil
 ``request``         a run that is asked for, what names it, and whether a record answers
 ``paths``           the paths of one machine among settings
-``store curves``    tables of records in files: read, found, appended; ``digests`` of these files
+``store curves``    tables of records in files: read, appended; ``digests`` of these files
 ``frame``           records as one data frame
 ``machine``         device, threads, memory, versions
 ``combination``     finished runs tested as one model
@@ -37,7 +37,7 @@ from nclib.runs.loop import epoch_arrays
 from nclib.runs.machine import cpu_threads
 from nclib.runs.options import RunParameters, Settings
 from nclib.runs.record import Record
-from nclib.runs.store import append, find
+from nclib.runs.store import append
 from nclib.runs.store import load as load_record
 from nclib.runs.tasks import experiment_of
 from nclib.runs.trained import TrainedModel, load
@@ -55,7 +55,6 @@ __all__ = [
     "cpu_threads",
     "epoch_arrays",
     "experiment_of",
-    "find",
     "load",
     "load_record",
     "open_run",

@@ -1,23 +1,16 @@
-"""Recorded runs in files and tables: read, found by their settings, and added to a table."""
+"""Recorded runs in files and tables: read, and added to a table."""
 
 from __future__ import annotations
 
-import functools
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from nclib.common.options import Rule, check
-from nclib.common.source import own_code
 from nclib.runs.digests import ADVICE, LIST, digests, lock_of
 from nclib.runs.record import TASKS, OtherFileError, Record, check_form, content_of
-from nclib.runs.request import Request, checksum, moved_at
+from nclib.runs.request import moved_at
 from nclib.runs.tables import StoredRun, as_stored, rows, write
-from nclib.runs.tasks import experiment_of
-
-if TYPE_CHECKING:
-    from nclib.runs.options import Settings
 
 # -------------------------------------------------------------------------------------------------- readers
 
@@ -77,67 +70,6 @@ def _difference(one: StoredRun, other: StoredRun, missing: bool = True) -> str:
     places = {**a, **b} if missing else [k for k in a if k in b]
     place = next((k for k in places if k not in a or k not in b or a[k] != b[k]), "")
     return place and f"{place} is {a.get(place, 'missing')} and {b.get(place, 'missing')}"
-
-
-def find(source: str | Path, settings: Settings) -> Record | None:
-    """Return the record of the run with these settings, if there is one.
-
-    Parameters
-    ----------
-    source : path
-        As for :func:`stored_records`.
-    settings : Settings
-        As :func:`nclib.resolve` returns them. A record answers as of :class:`nclib.runs.request.Request`: its
-        data have the same checksum, code of the user's is the same, and its numbers did not move since.
-
-    Returns
-    -------
-    Record or None
-
-    Raises
-    ------
-    ValueError
-        As :func:`stored_records`.
-    """
-    one, unlike = nearest(source, requests([settings.flat()]))[0]
-    return one.record() if one and not unlike else None
-
-
-def requests(wanted: Iterable[Mapping[str, Any]]) -> list[Request]:
-    """Return the requests for runs with these settings; data that several share are loaded once."""
-    once = functools.cache(checksum)
-    return [Request(one, own_code(experiment_of(one["method"]).parts(one)), once) for one in wanted]
-
-
-def nearest(source: str | Path, wanted: Iterable[Request]) -> list[tuple[StoredRun | None, list[str]]]:
-    """Return for each request the record that comes nearest, and in what it differs: nothing if it answers.
-
-    Every file is read once. Nearest are records of the same method, model, data, preset and seed; None where
-    there are none.
-    """
-    there: dict[str, list[StoredRun]] = {}
-    for one in stored_records(source):
-        there.setdefault(_kind(one.settings), []).append(one)
-    answers = list[tuple[StoredRun | None, list[str]]]()
-    for asked in wanted:
-        best: tuple[StoredRun | None, list[str]] = None, []
-        for one in there.get(_kind(asked.settings), ()):
-            unlike = asked.unlike({**one.content, "settings": one.settings})
-            if best[0] is None or _distance(unlike) < _distance(best[1]):
-                best = one, unlike
-            if not unlike:
-                break
-        answers.append(best)
-    return answers
-
-
-def _distance(unlike: Sequence[str]) -> tuple[bool, int]:
-    """Return what is smaller for a nearer record: one of other settings is farther than any of the same."""
-    return all(name.isidentifier() for name in unlike) and bool(unlike), len(unlike)
-
-
-def _kind(settings: Mapping[str, Any]) -> str:
-    return str([settings.get(k) for k in ("method", "model", "dataset", "preset", "seed")])
 
 
 def load(path: str | Path) -> Record:

@@ -18,12 +18,13 @@ import numpy as np
 import pytest
 import yaml
 from ncbook import LAYOUTS, PAPERS, reruns
+from ncbook.nearest import nearest
 
 import nclib
 from nclib.data.vocabulary import Vocabulary
 from nclib.runs import identity
 from nclib.runs.record import Record
-from nclib.runs.store import append, nearest, rows
+from nclib.runs.store import append, rows
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = {path.stem: path for path in sorted(grids.GRIDS.glob("*.yml"))}

@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 import torch
 from baselines.joined import parts_of
+from ncbook.nearest import find
 from ncbook.verify import compare, make_again
 from small import QUIET, SMALL
 
 import nclib
-from nclib.runs import checkpoint, find, load_record
+from nclib.runs import checkpoint, load_record
 from nclib.runs.pairs import metrics_of
 
 SHORT = QUIET | {"model_options": {"embed_dim": 8, "sim_dim": 4, "word_dim": 4}}

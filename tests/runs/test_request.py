@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from ncbook import nearest
+from ncbook.nearest import find
 from small import QUIET, made
 
 import nclib
-from nclib.runs import Record, append, find, identity, store
+from nclib.runs import Record, append, identity, store
 from nclib.runs.request import CODE_PART, DATA_PART, Request
 
 FLAT = nclib.resolve("plain", **{k: v for k, v in QUIET.items() if k != "progress"}).flat()
@@ -89,7 +91,7 @@ def test_requests_share_the_data_and_the_nearest_record_is_told(tmp_path, monkey
     monkeypatch.setattr(store, "checksum", lambda *of: loaded.append(of) or "d")
     append(tmp_path / "g.csv", [recorded(f"r{seed}", settings=FLAT | {"seed": seed}) for seed in range(3)])
     wanted = [FLAT | {"seed": seed} for seed in (2, 0, 1, 7)] + [FLAT | {"mrate": 0.5}]
-    found = store.nearest(tmp_path, store.requests(wanted))
+    found = nearest.nearest(tmp_path, nearest.requests(wanted))
     told = [(one and one.content["name"], other) for one, other in found]
     assert told == [("r2", []), ("r0", []), ("r1", []), (None, []), ("r0", ["mrate"])]
     assert len(loaded) == 1
