@@ -88,7 +88,7 @@ def test_files_are_compared_by_their_names_where_the_request_has_no_digests():
 
 def test_requests_share_the_data_and_the_nearest_record_is_told(tmp_path, monkeypatch):
     loaded = []
-    monkeypatch.setattr(store, "checksum", lambda *of: loaded.append(of) or "d")
+    monkeypatch.setattr(nearest, "checksum", lambda *of: loaded.append(of) or "d")
     append(tmp_path / "g.csv", [recorded(f"r{seed}", settings=FLAT | {"seed": seed}) for seed in range(3)])
     wanted = [FLAT | {"seed": seed} for seed in (2, 0, 1, 7)] + [FLAT | {"mrate": 0.5}]
     found = nearest.nearest(tmp_path, nearest.requests(wanted))
