@@ -196,7 +196,7 @@ def test_a_recorded_run_is_found_by_equal_settings(tmp_path, monkeypatch):
         ncbook.recorded_run("plain")
     collect(tmp_path)
     assert ncbook.recorded_run("plain", **asked) is None  # made on other data
-    monkeypatch.setattr("nclib.runs.store.checksum", lambda *_: "d")
+    monkeypatch.setattr("ncbook.nearest.checksum", lambda *_: "d")
     assert ncbook.recorded_run("plain", **asked, out="elsewhere").metrics["test"]["rsum"] == 300
     assert ncbook.recorded_run("mrl", noise_rate=0.2).metrics["test"]["map_avg"] == 0.7
     for method, other in (("plain", asked | {"lr": 0.5}), ("l2rm", asked), ("mrl", {"noise_rate": 0.4})):

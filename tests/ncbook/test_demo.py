@@ -76,7 +76,7 @@ def test_a_stored_run_whose_numbers_moved_or_whose_data_are_others_does_not_answ
         for read in READERS.values():  # what is kept of it follows
             with pytest.raises(ValueError, match=r"has numerics \d, its numbers moved at 9; make demo"):
                 read(stored)
-    monkeypatch.setattr("nclib.runs.store.checksum", lambda *_: "another")
+    monkeypatch.setattr("ncbook.nearest.checksum", lambda *_: "another")
     with pytest.raises(ValueError, match=r"nearest one has data\.checksum"):
         trained("ncr", "recorded", progress=False, **GIVEN)
 
