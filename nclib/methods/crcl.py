@@ -27,8 +27,7 @@ from torch import Tensor
 
 from nclib import losses
 from nclib.methods.base import Batch, Loop, Method, Options, Terms, Truth, option, register
-from nclib.methods.gsc import predictions
-from nclib.methods.parts.detector import detector_report
+from nclib.methods.parts.detector import detector_report, predictions
 
 FROM_SCRATCH: dict[str, Any] = {"warmup_epochs": 0}
 PUBLISHED: dict[str, Any] = {

@@ -31,8 +31,8 @@ from torch import Tensor
 from nclib import losses
 from nclib.methods.base import Batch, Loop, Options, Steps, Terms, beside, option, register
 from nclib.methods.coteaching import CoTeaching, loss_inside, loss_option, softmax_loss
-from nclib.methods.gsc import predictions
 from nclib.methods.ncr import rectified_label
+from nclib.methods.parts.detector import predictions
 from nclib.methods.parts.views import DROP, training_view
 
 MOSTLY_CLEAN = 0.85  # share of clean pairs above which their weights and those of hard pairs are not filtered

@@ -28,10 +28,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nclib import losses
 from nclib.methods.base import Batch, Loop, Method, Options, Terms, Truth, option, register
 from nclib.methods.coteaching import divide, loss_inside, loss_option, mean_report
-from nclib.methods.parts.detector import detector_report
+from nclib.methods.parts.detector import detector_report, predictions
 from nclib.methods.parts.vectors import global_vectors
 from nclib.methods.parts.views import DROP, training_view
 from nclib.models import ImageEncoding, Matcher
@@ -102,19 +101,6 @@ def _by_position(network: SGR, v: Tensor, regions: Tensor) -> Tensor:
 
 
 # ----------------------------------------------------------------------------------------- losses and weights
-
-
-def predictions(S: Tensor, tau: float = 0.07) -> Tensor:
-    """Return the probability of each given pair, the mean of both directions, (B,) in (0, 1).
-
-    Parameters
-    ----------
-    S : Tensor, (B, B)
-        Similarities, images in rows.
-    tau : float, > 0
-    """
-    v2t, t2v = losses.log_probabilities(S, tau)
-    return (v2t.diagonal().exp() + t2v.diagonal().exp()) / 2
 
 
 def structure(G_v: Tensor, G_t: Tensor, omega: Tensor) -> tuple[Tensor, Tensor]:

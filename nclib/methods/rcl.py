@@ -25,8 +25,7 @@ from torch import Tensor
 
 from nclib.losses import COMPLEMENTARY, complementary
 from nclib.methods.base import Batch, Loop, Method, Options, Terms, Truth, option, register
-from nclib.methods.gsc import predictions
-from nclib.methods.parts.detector import detector_report
+from nclib.methods.parts.detector import detector_report, predictions
 
 
 @dataclass(frozen=True)

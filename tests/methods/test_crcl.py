@@ -12,7 +12,7 @@ from tiny import SCORES as S
 from nclib import methods
 from nclib.methods import Batch
 from nclib.methods.crcl import active_complementary, refined
-from nclib.methods.gsc import predictions
+from nclib.methods.parts.detector import predictions
 from nclib.runs import epoch_arrays
 from nclib.runs.pair_trainer import PairTrainer
 

@@ -11,7 +11,7 @@ from tiny import SCORES as S
 from nclib import methods
 from nclib.methods.coteaching import Division, loss_inside
 from nclib.methods.cream import first_epoch, hardest_hinges, mined_targets, mining_loss
-from nclib.methods.gsc import predictions
+from nclib.methods.parts.detector import predictions
 from nclib.runs import resolve
 
 

@@ -11,7 +11,8 @@ import torch
 from nclib import losses, methods, models
 from nclib.common.tokens import Tokens
 from nclib.methods import Truth, coteaching, gsc
-from nclib.methods.gsc import own_similarities, predictions, structure
+from nclib.methods.gsc import own_similarities, structure
+from nclib.methods.parts.detector import predictions
 from nclib.runs import epoch_arrays
 
 

@@ -1,12 +1,26 @@
-"""Noise-detection metrics, identical for all methods."""
+"""The probability of the given pairs of a batch, and noise-detection metrics, identical for all methods."""
 
 from __future__ import annotations
 
 import numpy as np
 from torch import Tensor
 
+from nclib import losses
 from nclib.methods.base import Truth
 from nclib.noise import detection, division
+
+
+def predictions(S: Tensor, tau: float = 0.07) -> Tensor:
+    """Return the probability of each given pair, the mean of both directions, (B,) in (0, 1).
+
+    Parameters
+    ----------
+    S : Tensor, (B, B)
+        Similarities, images in rows.
+    tau : float, > 0
+    """
+    v2t, t2v = losses.log_probabilities(S, tau)
+    return (v2t.diagonal().exp() + t2v.diagonal().exp()) / 2
 
 
 def detector_report(p_clean: np.ndarray | Tensor, truth: Truth, threshold: float) -> dict[str, float]:
