@@ -8,35 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from nclib.common.source import own_code
-from nclib.runs import Record, Settings
 from nclib.runs.request import Request, checksum
 from nclib.runs.store import stored_records
 from nclib.runs.tables import StoredRun
 from nclib.runs.tasks import experiment_of
-
-
-def find(source: str | Path, settings: Settings) -> Record | None:
-    """Return the record of the run with these settings, if there is one.
-
-    Parameters
-    ----------
-    source : path
-        As for :func:`nclib.runs.store.stored_records`.
-    settings : Settings
-        As :func:`nclib.resolve` returns them. A record answers as of :class:`nclib.runs.request.Request`: its
-        data have the same checksum, code of the user's is the same, and its numbers did not move since.
-
-    Returns
-    -------
-    Record or None
-
-    Raises
-    ------
-    ValueError
-        As :func:`stored_records`.
-    """
-    one, unlike = nearest(source, requests([settings.flat()]))[0]
-    return one.record() if one and not unlike else None
 
 
 def requests(wanted: Iterable[Mapping[str, Any]]) -> list[Request]:

@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 
 import nclib
-from ncbook.nearest import find
+from ncbook.nearest import nearest, requests
 from ncbook.plots import reader
 from ncbook.variant import NAMED, in_words, usual_settings, variant
 from nclib.common.files import digest
@@ -217,6 +217,8 @@ def recorded_run(method: str, **values: Any) -> Record | None:
     Returns
     -------
     Record or None
+        A record answers as of :class:`nclib.runs.request.Request`: its data have the same checksum, code of
+        the user's is the same, and its numbers did not move since.
 
     Raises
     ------
@@ -224,7 +226,10 @@ def recorded_run(method: str, **values: Any) -> Record | None:
         As :func:`nclib.run`, for a wrong name or value.
     """
     settings = nclib.resolve(method, **values)
-    return find(_own(), settings) if RECORDED.is_dir() else None
+    if not RECORDED.is_dir():
+        return None
+    one, unlike = nearest(_own(), requests([settings.flat()]))[0]
+    return one.record() if one and not unlike else None
 
 
 def _derived(one: StoredRun) -> dict[str, float]:

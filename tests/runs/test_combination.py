@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from baselines.joined import parts_of
-from ncbook.nearest import find
+from ncbook.nearest import nearest, requests
 from ncbook.verify import compare, make_again
 from small import QUIET, SMALL
 
@@ -96,9 +96,10 @@ def test_networks_that_were_trained_apart_are_one_row(pair):
     assert row["networks"] == 2
     assert set(table.loc[pair.parts, "networks"]) == {1}
     asked = SMALL | {"seed": 3, "loss": "gce"}
-    settings = {n: nclib.resolve("plain", **asked, networks=n) for n in (1, 2)}
-    found = {n: find(f"{pair.folder}/..", each).name for n, each in settings.items()}
-    assert found == {1: pair.parts[0], 2: pair.name}
+    wanted = requests(nclib.resolve("plain", **asked, networks=n).flat() for n in (1, 2))
+    answers = nearest(f"{pair.folder}/..", wanted)
+    answers = [(one.content["name"], unlike) for one, unlike in answers]
+    assert answers == [(pair.parts[0], []), (pair.name, [])]
     assert pair.name.startswith("plain-bow-planted-m0.4-images-s3-x2-")
 
 

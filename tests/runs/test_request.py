@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from ncbook import nearest
-from ncbook.nearest import find
 from small import QUIET, made
 
 import nclib
@@ -100,14 +99,16 @@ def test_requests_share_the_data_and_the_nearest_record_is_told(tmp_path, monkey
 def test_what_a_run_made_is_found_by_its_settings_and_not_after_its_data_changed(tmp_path, monkeypatch):
     record = nclib.run("plain", **QUIET, out=tmp_path)
     settings = nclib.resolve("plain", **{k: v for k, v in QUIET.items() if k != "progress"})
-    assert find(tmp_path, settings) == record
+    ((one, unlike),) = nearest.nearest(tmp_path, nearest.requests([settings.flat()]))
+    assert (one.record(), unlike) == (record, [])
     load = nclib.data.load
 
     def other(name, **options):
         return dataclasses.replace(load(name, **options), checksum="another")
 
     monkeypatch.setattr(nclib.data, "load", other)
-    assert find(tmp_path, settings) is None
+    ((_, unlike),) = nearest.nearest(tmp_path, nearest.requests([settings.flat()]))
+    assert unlike == ["data.checksum"]
 
 
 # -- one run counts once ---------------------------------------------------------------------------------
