@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import Any
 
 from nclib.common.files import digest, write_atomically
+from nclib.common.row_writer import some
 from nclib.runs.curves import Curves, Epochs, pack_curves, table_digest
 from nclib.runs.digests import ADVICE, PAUSE, TRIES, read_checked, together
 from nclib.runs.identity import naming
@@ -156,19 +157,32 @@ def rows(table: str | Path) -> list[StoredRun]:
     Raises
     ------
     ValueError
-        When the table has no digest, or not the stated one.
+        When the table has no digest, or not the stated one: the message names the first runs that changed.
     OSError
         When it cannot be read.
     """
     path = Path(table)
-    for _ in range(TRIES):
-        data, curves = read_checked(path), read_checked(path.with_suffix(".npz"))
-        if table_digest(curves) == digest(data):
-            break
-        time.sleep(PAUSE)  # a writer came between
-    else:
+    try:
+        for _ in range(TRIES):
+            data, curves = read_checked(path), read_checked(path.with_suffix(".npz"))
+            if table_digest(curves) == digest(data):
+                return list(_rows(path, data, curves))
+            time.sleep(PAUSE)  # a writer came between
         raise ValueError(f"{path} was changed: {path.stem}.npz belongs to another one. {ADVICE}")
-    return list(_rows(path, data, curves))
+    except ValueError as error:
+        raise ValueError(f"{error}{_changed(path)}") from None
+
+
+def _changed(table: Path) -> str:
+    """Name the first runs of a table that do not match their own digests, to end a message."""
+    try:
+        runs = _rows(table, table.read_bytes(), table.with_suffix(".npz").read_bytes())
+        changed = [
+            one.path.name for one in runs if one.sha256 != own_sum({**one.content, "curves": one.curves()})
+        ]
+    except Exception:  # damaged content may raise anything
+        return ""
+    return f". Changed: {some(changed)}" if changed else ""
 
 
 @functools.lru_cache(maxsize=64)

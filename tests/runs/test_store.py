@@ -152,14 +152,14 @@ def change(path, old, new):
 @pytest.mark.parametrize(
     ("edit", "said"),
     [
-        (lambda t: change(t, b"300.0", b"301.0"), r"g\.csv was changed: .*SHA256SUMS"),
+        (lambda t: change(t, b"300.0", b"301.0"), r"g\.csv was changed: .*SHA256SUMS.*Changed: a$"),
         (lambda t: change(t, b"b,", b"b2,"), r"g\.csv was changed: .*SHA256SUMS"),
         (lambda t: t.write_text("\n".join(t.read_text().splitlines()[:2])), r"g\.csv was changed: "),
         (lambda t: (t.parent / "SHA256SUMS").unlink(), r"g\.csv has no digest in .*SHA256SUMS"),
         (lambda t: change(t.parent / "SHA256SUMS", b"  g.csv", b"  g.npz"), r"g\.csv has no digest in"),
     ],
 )
-def test_a_table_that_was_changed_is_refused(table, edit, said):
+def test_a_table_that_was_changed_is_refused_and_the_run_is_named(table, edit, said):
     edit(table)
     for read in (nclib.table, store.stored_records, lambda t: append(t, [make("c", 3)])):
         with pytest.raises(ValueError, match=said):
@@ -230,7 +230,7 @@ def test_curves_that_were_changed_are_refused(table):
     curves = {"a": [{"epoch": 1, "loss": 9.0}], "b": make().curves}
     beside = table.with_suffix(".npz")
     beside.write_bytes(pack_curves(curves, hashlib.sha256(table.read_bytes()).hexdigest()))
-    with pytest.raises(ValueError, match=r"g\.npz was changed: "):
+    with pytest.raises(ValueError, match=r"g\.npz was changed: .*Changed: a$"):
         nclib.table(table)
     data = beside.read_bytes()
     for where in range(10, len(data), len(data) // 9):
