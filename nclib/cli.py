@@ -118,7 +118,7 @@ def audit(words: Words) -> int:
     parser.add_argument(
         "--seed", type=_by(Rule(int, low=0)), default=0, help="of training and of planted mismatches"
     )
-    parser.add_argument("--device", default="cpu", help="where networks run: cpu, cuda, cuda:1, auto")
+    parser.add_argument("--device", default="cpu", help="where the --model runs: cpu, cuda, cuda:1, auto")
     parser.add_argument("--quiet", action="store_true", help="print the page's path only")
     o = parser.parse_args(words)
     if o.labels is not None and not o.labels.is_file():

@@ -1,8 +1,11 @@
-"""Tests of the audit with the real libraries cleanlab and datasets; run by ``make ecosystem``."""
+"""Tests of the audit with cleanlab, datasets and the network that reads pictures; run by ``make ecosystem``."""
 
 from __future__ import annotations
 
 import io
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import cleanlab
@@ -10,11 +13,13 @@ import datasets
 import numpy as np
 import pandas as pd
 import pytest
-from PIL import Image
+from PIL import Image, ImageDraw
+from sklearn.metrics import roc_auc_score
 
 import nclib
 from nclib.auditing import datalab
 from nclib.readers import list_pairs
+from nclib.readers.network import load_network, mean_maps
 
 N = 200
 datalab.register()
@@ -100,3 +105,44 @@ def test_a_picture_in_a_data_set_is_opened_in_known_formats_only() -> None:
     listing = list_pairs(datasets.Dataset.from_dict(columns).cast_column("image", datasets.Image()))
     with pytest.raises(ValueError, match="not a picture in JPEG"):
         listing.open(0)
+
+
+SHADES = ["red", "green", "blue", "yellow", "black", "white", "orange", "purple"]
+
+
+def test_drawn_pictures_are_audited_without_torch(tmp_path: Path) -> None:
+    rng, rows = np.random.default_rng(0), []
+    for i in range(300):
+        ground, shade = rng.choice(SHADES, 2, replace=False).tolist()
+        shape = ["circle", "square"][int(rng.integers(2))]
+        picture = Image.new("RGB", (160, 160), ground)
+        (x, y), size = rng.integers(50, 110, 2).tolist(), int(rng.integers(20, 45))
+        draw = ImageDraw.Draw(picture)
+        paint = draw.ellipse if shape == "circle" else draw.rectangle
+        paint((x - size, y - size, x + size, y + size), fill=shade)
+        picture.save(tmp_path / f"{i}.png")
+        rows.append(f"a {shade} {shape} on {ground} ground")
+    order = np.arange(300)
+    order[:45] = np.roll(order[:45], 1)
+    table = pd.DataFrame({"image": [f"{i}.png" for i in order], "caption": rows})
+    table.to_csv(tmp_path / "captions.csv", index=False)
+    wrong = np.array(rows) != np.array(rows)[order]
+    command = [sys.executable, "-m", "nclib", "audit", "captions.csv", "--images", ".", "--out", "report"]
+    hidden = {**os.environ, "PYTHONPATH": str(tmp_path / "hidden"), "NCLIB_CACHE": str(tmp_path / "cache")}
+    (tmp_path / "hidden").mkdir()
+    (tmp_path / "hidden/torch.py").write_text("raise ModuleNotFoundError('torch is hidden', name='torch')")
+    subprocess.run(command, cwd=tmp_path, env=hidden, check=True)
+    made = pd.read_csv(tmp_path / "report/pairs.csv")
+    assert roc_auc_score(wrong, made["p_wrong"]) > 0.95
+
+
+def test_the_network_is_that_of_its_authors() -> None:
+    """The means by efficientnet_lite_pytorch 0.1.0 and torch 2.13 of a picture of two ramps."""
+    x, y = np.meshgrid(np.arange(224), np.arange(224))
+    picture = Image.fromarray(np.stack([x, y, 223 - x], 2).astype(np.uint8))
+    means = mean_maps(load_network())([picture])[0]
+    assert means.shape == (1280,)
+    largest = np.argsort(-means)[:3]
+    assert largest.tolist() == [113, 930, 897]
+    np.testing.assert_allclose(means[largest], [5.10706, 4.59935, 4.47586], atol=1e-4)
+    np.testing.assert_allclose(means.sum(), 124.0056, atol=1e-2)

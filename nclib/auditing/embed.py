@@ -62,7 +62,7 @@ def read_pairs(
     seed : int
         Of the halves of the pairs, where a model is fitted.
     device : str
-        Where networks run.
+        Where the ``model`` runs.
     progress : bool
         Print what is done.
 
@@ -110,11 +110,7 @@ def read_pairs(
     if listing.images is not None:
         listing, features = _sound(listing, np.asarray(listing.images))
     else:
-        from nclib.common.device import choose_device
-
-        device = str(choose_device(device))
-        vectors = mean_maps(load_network(device), device)
-        source = _pictures(listing, vectors, CHANNELS, FEATURES)
+        source = _pictures(listing, mean_maps(load_network()), CHANNELS, FEATURES)
         features = _write(folder, "features", "reading the pictures", source)
         listing = _with_reasons(listing, features)
     usable = ~np.isin(np.arange(len(listing.ids)), list(listing.problems))

@@ -48,10 +48,10 @@ def write_listing(listing: Listing, out: Path, each: int | None, seed: int) -> N
         rows = {s: np.array([row_of[name] for name in chosen]) for s, chosen in plan.pictures.items()}
         sources = {split: _embedded(listing.images, of) for split, of in rows.items()}
     else:
-        network, recipe = load_network("cpu"), pictures.RECIPE
+        network, recipe = load_network(), pictures.RECIPE
         unusable = unreadable(opener, texts)
         plan = _plan(texts, split_of, unusable, each, seed)
-        sources = picture_features(opener, plan, out, network, "cpu", listing.stamp())
+        sources = picture_features(opener, plan, out, network, listing.stamp())
     reasons = [
         listing.problems.get(row, unusable.get(names[of])) for row, of in enumerate(listing.image_of.tolist())
     ]

@@ -3,43 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from nclib.common.row_writer import ConvertError, RowSource
-from nclib.readers.network import CHANNELS, pixels_of
+from nclib.readers.network import CHANNELS, SIZE, Network, pixels_of
 from nclib.readers.pictures import Opener, UnreadableError
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
 
 RECIPE = "EfficientNet-Lite0, 224 x 224 pixels, 4 x 4 cells, 256 principal axes, 1"
 CELLS = 4
-AT_ONCE = 16  # pictures in the network together, at least; its results for fewer are rounded differently
 AXES = 256
 
 
-def cells_of(opener: Opener, names: Sequence[str], network: nn.Module, device: str, origin: str) -> RowSource:
+def cells_of(opener: Opener, names: Sequence[str], network: Network, origin: str) -> RowSource:
     """Return the rows of cells of pictures, float16 (pictures, 16, 1280), computed as they are read."""
-    import torch
+    pooling = np.kron(_parts(SIZE, CELLS), _parts(SIZE, CELLS)).T  # of a map's rows and columns
 
-    @torch.no_grad()
     def made(first: int, last: int) -> np.ndarray:
         pixels = []
         for name in names[first:last]:
             try:
-                pixels.append(torch.from_numpy(pixels_of(opener(name))))
+                pixels.append(pixels_of(opener(name)))
             except UnreadableError as error:
                 raise ConvertError(f"{name}: {error}") from error
-        cells = []
-        for part in torch.stack(pixels).tensor_split(max(1, len(pixels) // AT_ONCE)):
-            maps: Tensor = network.extract_features(part.to(device))  # type: ignore[operator]
-            pooled = torch.nn.functional.adaptive_avg_pool2d(maps, CELLS).flatten(2).transpose(1, 2)
-            cells.append(pooled.to(torch.float16).cpu().numpy())
-        return np.concatenate(cells)
+        maps = network(np.stack(pixels))
+        return (maps.reshape(*maps.shape[:2], -1) @ pooling).transpose(0, 2, 1).astype(np.float16)
 
     return RowSource((len(names), CELLS * CELLS, CHANNELS), np.float16, made, [RECIPE, origin, *names])
+
+
+def _parts(size: int, count: int) -> np.ndarray:
+    """Return the weights, float32 (count, size), of the means of equal parts, which may overlap."""
+    at, part = np.arange(size), np.arange(count)[:, None]
+    inside = (at >= part * size // count) & (at < -(-(part + 1) * size // count))
+    return (inside / inside.sum(1, keepdims=True)).astype(np.float32)
 
 
 def features_of(cells: np.ndarray, mean: np.ndarray, axes: np.ndarray) -> RowSource:

@@ -24,12 +24,10 @@ from nclib.data import pictures
 from nclib.data.feature_files import F8K, LAYOUTS, MANIFEST, build_words, read_manifest
 from nclib.data.flickr8k import EACH, summarise
 from nclib.data.split_lists import SPLITS, read_lists
-from nclib.readers.network import load_network
+from nclib.readers.network import Network, load_network
 from nclib.readers.pictures import Opener
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from nclib.readers import Listing
 
 EVERY = 2  # pictures of the training split whose cells determine the axes: every second one
@@ -83,7 +81,6 @@ def prepare(
     captions: str | Path,
     out: str | Path,
     splits: str | Path | None = None,
-    device: str = "cpu",
 ) -> Path:
     """Make the features of Flickr8K's photographs, and write them with their captions as a data set.
 
@@ -98,8 +95,6 @@ def prepare(
         ``{split}_ids.txt`` and ``prepared.json``. Load it with ``nclib.data.load("f8k", root=out)``.
     splits : path, optional
         Folder with the lists ``Flickr_8k.{train,dev,test}Images.txt``; by default the folder of ``captions``.
-    device : str
-        Where the network runs.
 
     Returns
     -------
@@ -130,20 +125,20 @@ def prepare(
     row_of = {os.path.relpath(name, images): row for row, name in enumerate(listing.pictures or ())}
     texts, _ = table_of(listing, [*row_of])
     lists = Path(splits).expanduser() if splits else Path(captions).expanduser().parent
-    plan, network = _official(texts, images, lists), load_network(device)
+    plan, network = _official(texts, images, lists), load_network()
     manifest = {"name": "f8k", "recipe": pictures.RECIPE, "content": plan.content, **plan.facts()}
     if begin(out, manifest):
 
         def opener(name: str) -> Any:
             return listing.open(row_of[name])
 
-        sources = picture_features(opener, plan, out, network, device, listing.stamp())
+        sources = picture_features(opener, plan, out, network, listing.stamp())
         write_splits(out, plan, sources, manifest, LAYOUTS["f8k"].vocabulary_file)
     return out
 
 
 def picture_features(
-    opener: Opener, plan: Selection, out: Path, network: nn.Module, device: str, origin: str
+    opener: Opener, plan: Selection, out: Path, network: Network, origin: str
 ) -> dict[str, RowSource]:
     """Return the features of the pictures of each split; their cells are written into ``out`` before.
 
@@ -151,7 +146,7 @@ def picture_features(
     """
     for split, chosen in plan.pictures.items():  # slow
         if not (path := out / f"{split}_cells.npy").exists():
-            write_rows(path, pictures.cells_of(opener, chosen, network, device, origin))
+            write_rows(path, pictures.cells_of(opener, chosen, network, origin))
     cells = {s: np.load(out / f"{s}_cells.npy", mmap_mode="r", allow_pickle=False) for s in SPLITS}
     mean, axes = pictures.principal_axes(cells["train"][::EVERY], pictures.AXES)
     return {split: pictures.features_of(of, mean, axes) for split, of in cells.items()}
@@ -293,7 +288,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--captions", type=Path, required=True, help="table: columns image and caption")
     parser.add_argument("--out", type=Path, required=True, help="folder to write into")
     parser.add_argument("--splits", type=Path, help="folder with the lists of the splits")
-    parser.add_argument("--device", default="cpu", help="where the network runs")
     options = vars(parser.parse_args(arguments))
     del options["name"]
     folder = prepare(**options)

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from ncbook.verify import make_again
 from PIL import Image
-from test_pictures import Colours
+from test_pictures import colours
 
 import nclib
 from nclib.common.row_writer import ConvertError
@@ -50,7 +50,7 @@ def test_captions_stay_with_their_picture_and_in_one_split(arrays):
 
 
 def test_pictures_go_through_the_network(tmp_path, monkeypatch):
-    monkeypatch.setattr(own_features, "load_network", lambda device: Colours())
+    monkeypatch.setattr(own_features, "load_network", lambda: colours)
     monkeypatch.setattr(pictures, "AXES", 8)
     rng, rows = np.random.default_rng(0), ["image,caption"]
     for i in range(24):
@@ -63,7 +63,7 @@ def test_pictures_go_through_the_network(tmp_path, monkeypatch):
     assert data.checksum == load("own", pairs=same, images=tmp_path, seed=3).checksum
     monkeypatch.chdir(tmp_path)
     with monkeypatch.context() as patch:  # the features are there, by whatever path the pairs are named
-        patch.setattr(own_features, "load_network", lambda device: pytest.fail("pictures are read again"))
+        patch.setattr(own_features, "load_network", lambda: pytest.fail("pictures are read again"))
         assert load("own", pairs="t.csv", images=".", seed=3).checksum == data.checksum
     (tmp_path / "3.png").write_bytes(b"no picture")
     (tmp_path / "4.png").unlink()
