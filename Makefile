@@ -121,8 +121,10 @@ lock: ## write the digests of every pinned version into the lock files, by uv: m
 	"$(UV)" pip compile - --no-deps --generate-hashes --no-annotate --no-header --quiet; } > $$file.new && \
 	mv $$file.new $$file || exit 1; done
 
-ecosystem: env ## try the audit with cleanlab's Datalab and the library datasets, in an environment of their own
-	@"$(PY)" tools/ecosystem.py
+ecosystem: wheel ## try the audit with cleanlab, datasets and pictures, in an environment of their own
+	@rm -rf _build/ecosystem && "$(PYTHON)" -m venv _build/ecosystem
+	@_build/ecosystem/bin/pip install -q --disable-pip-version-check "$$(ls dist/*.whl)[datalab,pictures]" pytest
+	@cd _build/ecosystem && bin/pytest -q -c /dev/null --rootdir . ../../tools/ecosystem_tests.py
 
 bench: env ## measure the speed of the central computations; LIST=1: which stored speeds are of other code
 	@"$(PY)" -m ncbook measured

@@ -1,4 +1,4 @@
-"""Tests of the audit with cleanlab, datasets and the network that reads pictures; run by ``make ecosystem``."""
+"""Tests of the audit with cleanlab, datasets and the extra ``pictures``; run by ``make ecosystem``."""
 
 from __future__ import annotations
 
