@@ -27,8 +27,8 @@ EXTRA_OF = {
 
 
 def command(extra: str) -> str:
-    """Return the command that installs an extra."""
-    return f"pip install '{DISTRIBUTION}[{extra}]'"
+    """Return the command that installs an extra, from an index or in a clone."""
+    return f"pip install '{DISTRIBUTION}[{extra}]', or in a clone pip install '.[{extra}]'"
 
 
 class MissingExtraError(ModuleNotFoundError):
