@@ -7,7 +7,6 @@ from typing import Any
 from ncbook.board import AVERAGED, REAL, TWO, is_marked, scored
 from ncbook.compare import Difference, paired
 from ncbook.runs import Runs, select
-from ncbook.statistics import judged
 
 GCE = "plain (gce)"
 OF = {  # what a method with two networks trains with, as a label of the board
@@ -56,28 +55,3 @@ def against_averaged(runs: Runs, dataset: str, rate: float) -> dict[str, tuple[D
         return paired(part[part["label"] == method], pair, "value", name=method)
 
     return {method: (minus(method, own), minus(method, GCE)) for method, own in OF.items()}
-
-
-def standing(
-    runs: Runs, dataset: str = "f8k", rate: float = 0.6, *, gce: bool = True
-) -> dict[str, list[str]]:
-    """Return the methods with two networks that are above an averaged pair, level with it, and below.
-
-    Parameters
-    ----------
-    runs, dataset, rate
-        As for :func:`against_averaged`.
-    gce : bool
-        Beside the pair of GCE, or beside that of the method's own loss.
-
-    Returns
-    -------
-    dict
-        Methods by ``above``, ``level`` and ``below``, by the rule of :mod:`ncbook.statistics`, and
-        ``fewer than three seeds``.
-    """
-    groups: dict[str, list[str]] = {"above": [], "level": [], "below": [], "fewer than three seeds": []}
-    verdicts = judged({m: both[gce] for m, both in against_averaged(runs, dataset, rate).items()})
-    for method, one in verdicts.items():
-        groups[one.sign.replace("not judged", "fewer than three seeds")].append(method)
-    return groups

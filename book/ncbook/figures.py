@@ -39,7 +39,6 @@ def rates_figure(
     dataset: str,
     model: str = "",
     preset: str = "",
-    printed_model: str = "sgr",
     methods: Sequence[str] = (),
 ) -> Figure:
     """Draw a metric over the noise rate: printed left, measured right, in the strongest regime on record.
@@ -54,13 +53,11 @@ def rates_figure(
         Data set of the table, as printed.
     model, preset : str
         Of the measured runs; chosen by :func:`ncbook.regime.place_of` where empty.
-    printed_model : str
-        Similarity model of the printed rows, for image-text retrieval.
     methods : sequence of str
         Methods, or ``"method, variant"``; by default every row of the printed table.
     """
     layout = layout_of(paper, table)
-    printed = _printed_lines(layout, dataset, printed_model)
+    printed = _printed_lines(layout, dataset)
     drawn = methods or list(printed)
     figure, ((left, right),) = plots.panels(1, 2, height=4.4)
     place = place_of(layout, runs, preset=preset, model=model, methods=drawn, figure=True)
@@ -94,10 +91,10 @@ def rates_figure(
     return figure
 
 
-def _printed_lines(layout: Layout, dataset: str, model: str) -> dict[str, dict[float, float]]:
-    """Return printed values by rate (rSum, or the mean of both directions) for each method and variant."""
+def _printed_lines(layout: Layout, dataset: str) -> dict[str, dict[float, float]]:
+    """Return by method and variant the printed values by rate: mean of both directions, or rSum on SGR."""
     table = select(printed_sums(layout.paper, layout.table), dataset=dataset)
-    table = table if layout.of_labels else select(table, model=model)
+    table = table if layout.of_labels else select(table, model="sgr")
     names = (table["method"] + ", " + table["variant"]).str.removesuffix(", ")
     parts = table.set_index("rate")["value"].groupby(names.to_list(), sort=False)
     return {name: dict(part.sort_index()) for name, part in parts}

@@ -18,11 +18,10 @@ from baselines.joined import parts_of
 from ncbook.layouts import Layout, layout_of
 from ncbook.papers import Value, rows_of
 from ncbook.runs import RECALLS, Runs, select
-from ncbook.variant import in_words, published_name
+from ncbook.variant import in_words, published_name, published_warmup
 from nclib import label_noise, methods, models
 from nclib.common.options import rules
 from nclib.data.registry import datasets
-from nclib.methods.decl import published_warmup
 from nclib.runs.identity import JOINED
 from nclib.runs.words import words_of
 

@@ -12,7 +12,7 @@ from baselines.weights import GLOVE, WEIGHTS
 from nclib import models
 from nclib.common.options import defaults, needed_options
 from nclib.data.registry import datasets
-from nclib.methods.decl import published_warmup
+from nclib.methods.decl import DECL
 from nclib.runs.identity import JOINED, UNSAID, former_values, naming
 from nclib.runs.presets import PAPER
 from nclib.runs.tasks import experiment_of
@@ -23,6 +23,15 @@ NAMED = ("method", "model", "dataset", "mrate", "protocol", "noise_rate", "noise
 ENCODED_BY = ("pieces", "pixels", "boxes")  # options of the papers' data that decide what a model reads
 VECTORS = {(model, data): f"glove_{data}.npy" for model in GLOVE for data in ("f30k", "coco")}
 """The published vectors from which a model usually starts on a data set, in the preset ``paper``."""
+
+WARMUP_HIGH_RATE = {"f30k": 2, "coco": 1}
+"""Epochs of warm-up of DECL at mismatch rates above 0.4, in the preset ``paper``."""
+
+
+def published_warmup(dataset: str, mrate: float) -> int:
+    """Return the warm-up epochs of DECL's paper for a data set of the papers, at a mismatch rate."""
+    usual: int = DECL.settings[dataset]["warmup_epochs"]
+    return WARMUP_HIGH_RATE.get(dataset, usual) if mrate > 0.4 else usual
 
 
 def in_words(values: Mapping[str, Any]) -> str:

@@ -28,7 +28,6 @@ from nclib.methods.parts.detector import detector_report
 from nclib.noise import auc
 
 TIE = 1e-6  # keeps P(clean) on the side of one half on which the prediction lies
-WARMUP_HIGH_RATE = {"f30k": 2, "coco": 1}
 
 
 @dataclass(frozen=True)
@@ -41,20 +40,6 @@ class DECLOptions(Options):
     mu: int = option(5, low=1, help="negatives that the hinge loss keeps at last")
     tau: float = option(0.1, low=0.03, help="temperature of the evidence")
     margin: float = option(0.2, above=0, help="margin of the hinge loss, in units of tanh of the logits")
-
-
-def published_warmup(dataset: str, mrate: float) -> int:
-    """Return the warm-up epochs of the paper for a data set: fewer at mismatch rates above 0.4.
-
-    A method's ``settings`` depend on the data set only; pass this number as ``warmup_epochs`` there.
-
-    Parameters
-    ----------
-    dataset : {"f30k", "coco", "cc152k"}
-    mrate : float in [0, 1]
-    """
-    usual: int = DECL.settings[dataset]["warmup_epochs"]
-    return WARMUP_HIGH_RATE.get(dataset, usual) if mrate > 0.4 else usual
 
 
 # ------------------------------------------------------------------------------------- evidence and its loss
@@ -206,7 +191,8 @@ class DECL(Method):
 
     Options = DECLOptions
     tested_epochs = "training"  # the official code starts its record at 0 after warm-up
-    # For rates above 0.4 the paper warms up for 2 (Flickr30K) or 1 (MS-COCO) epochs: published_warmup.
+    # Settings depend on the data alone; above a rate of 0.4 the paper's warmup_epochs are 2 on Flickr30K and
+    # 1 on MS-COCO.
     settings: ClassVar[dict[str, dict[str, Any]]] = {
         "f30k": {"warmup_epochs": 5, "epochs": 40, "decay_every": 20, "lr": 2e-4},
         "coco": {"warmup_epochs": 2, "epochs": 20, "decay_every": 10, "lr": 5e-4},

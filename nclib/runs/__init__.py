@@ -34,7 +34,6 @@ from nclib.runs.experiment import Experiment, LoadedRun
 from nclib.runs.frame import table
 from nclib.runs.identity import NUMERICS, since
 from nclib.runs.loop import epoch_arrays
-from nclib.runs.machine import cpu_threads
 from nclib.runs.options import RunParameters, Settings
 from nclib.runs.record import Record
 from nclib.runs.store import append
@@ -52,7 +51,6 @@ __all__ = [
     "TrainedModel",
     "append",
     "combine",
-    "cpu_threads",
     "epoch_arrays",
     "experiment_of",
     "load",

@@ -17,29 +17,6 @@ from nclib.common.device import choose_device as choose_device
 
 
 @contextmanager
-def cpu_threads(n: int) -> Iterator[None]:
-    """Run with ``n`` CPU threads and restore the number afterwards; 0 leaves the number alone.
-
-    Parameters
-    ----------
-    n : int
-        At least 0.
-
-    Examples
-    --------
-    >>> with cpu_threads(1):
-    ...     torch.get_num_threads()
-    1
-    """
-    before = torch.get_num_threads()
-    torch.set_num_threads(n or before)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-@contextmanager
 def numbers_fixed(threads: int) -> Iterator[None]:
     """Compute as every run does, whatever the session has set, and restore what it had set afterwards.
 
@@ -53,9 +30,8 @@ def numbers_fixed(threads: int) -> Iterator[None]:
     precision = ""
     with suppress(RuntimeError):  # torch's one word for both, unless they were set apart
         precision = torch.get_float32_matmul_precision()
-    convolutions = backends.cudnn.allow_tf32
+    convolutions, before = backends.cudnn.allow_tf32, torch.get_num_threads()
     with ExitStack() as entered:
-        entered.enter_context(cpu_threads(threads))
         for mode in (torch.inference_mode(False), torch.enable_grad()):
             entered.enter_context(mode)
         if torch.get_default_device().type != "cpu":  # all draws are made on the CPU
@@ -64,11 +40,13 @@ def numbers_fixed(threads: int) -> Iterator[None]:
             if torch.is_autocast_enabled(kind):
                 entered.enter_context(torch.autocast(kind, enabled=False))
         try:
+            torch.set_num_threads(threads or before)
             torch.set_float32_matmul_precision("highest")
             backends.cudnn.allow_tf32 = True  # torch's own setting
             torch.set_default_dtype(torch.float32)
             yield
         finally:
+            torch.set_num_threads(before)
             torch.set_default_dtype(dtype)
             backends.cudnn.allow_tf32 = convolutions
             if precision:

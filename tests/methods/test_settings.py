@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import tiny
+from ncbook.variant import published_warmup
 
-from nclib.methods.decl import published_warmup
 from nclib.runs import resolve
 
 SETS = ("f30k", "coco", "cc152k")

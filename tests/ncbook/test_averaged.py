@@ -3,6 +3,7 @@
 import pytest
 from ncbook import averaged, board, load_runs, recorded, runs
 from records_made import collect, save, save_category
+from verdicts import standing
 
 from nclib.methods.base import METHODS
 
@@ -35,7 +36,7 @@ def test_a_pair_that_teaches_itself_is_compared_with_averaged_pairs(folder):
 
 
 def test_methods_are_sorted_by_the_interval_of_their_difference(folder):
-    of_own, of_gce = (averaged.standing(load_runs(folder), "emoji", 0.4, gce=gce) for gce in (False, True))
+    of_own, of_gce = (standing(load_runs(folder), "emoji", 0.4, gce=gce) for gce in (False, True))
     assert of_own["above"] == of_gce["below"] == ["ncr"]
 
 
@@ -46,7 +47,7 @@ def test_a_method_is_sorted_from_three_seeds_on(tmp_path, seeds, sign):
     for seed in range(seeds):
         save(tmp_path, "ncr", 260 + seed / 8, single=200, **AT, seed=seed)
         save(tmp_path, "plain", 230, loss="gce", networks=2, single=200, **AT, seed=seed)
-    found = averaged.standing(load_runs(tmp_path), "emoji", 0.4)
+    found = standing(load_runs(tmp_path), "emoji", 0.4, gce=True)
     assert [name for name, methods in found.items() if "ncr" in methods] == [sign]
 
 

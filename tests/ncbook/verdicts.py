@@ -51,9 +51,22 @@ def _claims(runs: Any) -> dict[str, Any]:
     return found
 
 
-def _standings(runs: Any) -> dict[str, Any]:
-    from ncbook.averaged import standing
+def standing(runs: Any, dataset: str, rate: float, *, gce: bool) -> dict[str, list[str]]:
+    """Return the methods with two networks that are above an averaged pair, level with it, and below.
 
+    The pair is that of GCE, or that of each method's own loss; see :func:`ncbook.averaged.against_averaged`.
+    """
+    from ncbook.averaged import against_averaged
+    from ncbook.statistics import judged
+
+    groups: dict[str, list[str]] = {"above": [], "level": [], "below": [], "fewer than three seeds": []}
+    verdicts = judged({m: both[gce] for m, both in against_averaged(runs, dataset, rate).items()})
+    for method, one in verdicts.items():
+        groups[one.sign.replace("not judged", "fewer than three seeds")].append(method)
+    return groups
+
+
+def _standings(runs: Any) -> dict[str, Any]:
     sides = {"its own loss, averaged": False, "GCE, averaged": True}
     return {
         f"{dataset} at {rate:g}, beside {name}": standing(runs, dataset, rate, gce=gce)
