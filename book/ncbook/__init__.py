@@ -15,11 +15,10 @@ from ncbook.claims import (
     report_table,
 )
 from ncbook.compare import Difference, mean_text, paired
-from ncbook.effects import effects_figure, effects_table, row_gains_figure
+from ncbook.effects import effects_figure, effects_table
 from ncbook.errata import errata_table
 from ncbook.evidence import VERDICTS, Line, Verdict
 from ncbook.figures import (
-    best_other_differences,
     rates_figure,
     rows_figure,
     sweep_figure,

@@ -20,7 +20,7 @@ from ncbook.marks import explained, marks_of
 from ncbook.match import DATASETS, printed_sums, run_of
 from ncbook.page import Cell, Table, csv_text
 from ncbook.papers import rows_of
-from ncbook.regime import ONLY_SHORT, SMALL
+from ncbook.regime import SMALL
 from ncbook.runs import Runs, select
 
 
@@ -300,25 +300,3 @@ def row_gains(paper: str, table: str, base: str, runs: Runs) -> pd.DataFrame:
     longer = {kind for _, place, kind, _ in rows if not place.endswith(SMALL)}
     rows = [row for row in rows if row[2] not in longer or not row[1].endswith(SMALL)]
     return pd.DataFrame(rows, columns=["method", "place", "kind", "gain"])
-
-
-def row_gains_figure(paper: str, table: str, base: str, runs: Runs) -> Figure:
-    """Draw :func:`row_gains`: hollow marks are printed, filled ones measured, with the 95 % interval."""
-    gains = row_gains(paper, table, base, runs)
-    names, places = list(dict.fromkeys(gains["method"])), list(dict.fromkeys(gains["place"]))
-    figure, ((axis,),) = plots.panels(1, 1, width=7.0, height=1.4 + 0.14 * len(names) * max(len(places), 3))
-    for i, (place, colour, mark) in enumerate(zip(places, plots.CYCLE, plots.MARKS, strict=False)):
-        part = select(gains, place=place)
-        kind = part["kind"].iloc[0]
-        for row in part.itertuples():
-            y = names.index(row.method) + 0.7 * ((i + 0.5) / len(places) - 0.5)
-            interval(axis, row.gain, y, colour, mark, **FILL[kind])
-        axis.plot([], [], mark, color=colour, label=f"{kind}: {place}", **FILL[kind])
-    axis.axvline(0, color="#444444", lw=1)
-    axis.set(yticks=range(len(names)), yticklabels=names, xlabel=f"points of rSum above {base}")
-    axis.invert_yaxis()
-    axis.grid(axis="y", visible=False)
-    if any(place.endswith(SMALL) for place in places):
-        remark(figure, ONLY_SHORT)
-    figure.legend(*axis.get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=9)
-    return figure

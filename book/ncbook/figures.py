@@ -5,7 +5,6 @@ from __future__ import annotations
 import statistics
 import textwrap
 from collections.abc import Collection, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,6 @@ from matplotlib.figure import Figure
 from ncbook import plots
 from ncbook.board import noise_name
 from ncbook.compare import Difference, seeds_text, spread
-from ncbook.evidence import best_other
 from ncbook.layouts import Layout, layout_of
 from ncbook.match import printed_sums, run_of, sum_of
 from ncbook.papers import rows_of
@@ -247,22 +245,3 @@ def sweep_figure(
         remark(figure, f"{said} {ONLY_SHORT if place['preset'] == SMALL and not preset else ''}".strip())
         figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=8)
     return figure
-
-
-RIVALS = {  # methods in the tables that the paper of a method prints
-    "l2rm": ("plain", "ncr", "bicro", "decl", "rcl"),
-    "repair": ("plain", "ncr", "decl", "bicro", "mscn"),
-}
-
-
-def best_other_differences(runs: Runs) -> list[Difference]:
-    """Return rSum of L2RM and REPAIR minus that of the best of :data:`RIVALS`, at every rate and noise.
-
-    Parameters
-    ----------
-    runs : Runs
-        From :func:`load_runs`. At least three rivals must be recorded under a condition.
-    """
-    table = select(runs.retrieval, variant="")
-    short = partial(best_other, table, "method", least=3, against=" − {best}")  # readable on a narrow page
-    return [d for method, others in RIVALS.items() for d in short(method, others, name=f"{method},")]

@@ -390,11 +390,6 @@ def as_preset(runs: pd.DataFrame, **options: Any) -> pd.DataFrame:
     return runs[changed == in_words(options)]
 
 
-def devices(runs: pd.DataFrame) -> str:
-    """Return the devices on which runs were recorded."""
-    return ", ".join(sorted(set(runs["device"])))
-
-
 def named(runs: pd.DataFrame) -> pd.DataFrame:
     """Return the runs that have the options of their preset, with a column ``label`` for readers.
 
