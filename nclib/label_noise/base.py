@@ -184,14 +184,7 @@ class Projector(TrainingMethod):
     """Base class of the methods that are fitted in closed form.
 
     A subclass sets ``Options`` and defines the abstract methods below.
-
-    Attributes
-    ----------
-    supervised : bool
-        Whether the method looks at labels.
     """
-
-    supervised: ClassVar[bool] = True
 
     @abstractmethod
     def fit(self, train: Training, validate: Callable[[], float]) -> None:

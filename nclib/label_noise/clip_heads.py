@@ -51,7 +51,6 @@ class ZeroShot(Projector):
     """Cosine of the given features."""
 
     Options = NoOptions
-    supervised: ClassVar[bool] = False
 
     def fit(self, train: Training, validate: Callable[[], float]) -> None:
         """Check that both kinds of features lie in one space: ValueError when they differ in width."""

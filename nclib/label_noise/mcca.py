@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 
@@ -49,7 +48,6 @@ class MCCA(LinearProjector):
     """Two-view MCCA with principal axes and a ridge; ``options`` is an :class:`MCCAOptions`."""
 
     Options = MCCAOptions
-    supervised: ClassVar[bool] = False
 
     def fit(self, train: Training, validate: Callable[[], float]) -> None:
         pair = views(train, self.options.energy)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -44,7 +43,6 @@ class PLS(LinearProjector):
     """PLS by singular value decomposition; ``options`` is a :class:`PLSOptions`."""
 
     Options = PLSOptions
-    supervised: ClassVar[bool] = False
 
     def fit(self, train: Training, validate: Callable[[], float]) -> None:
         from sklearn.cross_decomposition import PLSSVD

@@ -45,7 +45,6 @@ CLASSES: dict[str, tuple[str, ...]] = {
 class Names:
     """Words and classes of the K concepts."""
 
-    emoji: tuple[str, ...]
     names: tuple[str, ...]
     keywords: tuple[tuple[str, ...], ...]  # phrases of one or two words, true of the concept
     class_of: np.ndarray  # int64, (K,), place in CLASSES
@@ -81,7 +80,6 @@ def read_names() -> Names:
     rows = list(csv.DictReader(io.StringIO(text)))
     classes = list(CLASSES)
     return Names(
-        emoji=tuple(row["emoji"] for row in rows),
         names=tuple(row["name"] for row in rows),
         keywords=tuple(tuple(filter(None, row["keywords"].split("|"))) for row in rows),
         class_of=np.array([classes.index(row["class"]) for row in rows]),
