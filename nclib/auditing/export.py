@@ -20,7 +20,7 @@ from nclib.common.checks import check_rows
 from nclib.common.extras import require
 from nclib.common.files import digest, replacing, write_atomically
 from nclib.common.version import VERSION
-from nclib.readers.listing import caption_columns
+from nclib.readers.listing import text_of
 
 Array = NDArray[Any]
 #: File of each kind of :func:`write_kept`.
@@ -120,15 +120,24 @@ def kept_rows(audit: Findings, dataset: Any) -> Any:
 
     Raises
     ------
-    ValueError
-        When rows and pairs are not as many.
+    ValueError, TypeError
+        When it is no such data set, or its rows are not the pairs that were audited, in their order.
     """
+    if not hasattr(dataset, "features"):
+        raise TypeError(f"select needs a data set of the library datasets, got a {type(dataset).__name__}")
     check_rows("the data set", len(dataset), pairs=len(audit.pairs))
-    found = kept(audit)
+    found, new = kept(audit), {}
+    if (texts := audit.pairs.texts) is not None:
+        columns = [name for name, kind in dataset.features.items() if "string" in getattr(kind, "dtype", "")]
+        caption = next((name for name in columns if [*map(text_of, dataset[name])] == texts), None)
+        if caption is None:
+            raise ValueError(
+                "the rows of the data set are not the pairs that were audited, in their order: no column of "
+                "text has their captions; give the data set as it was audited, neither shuffled nor filtered"
+            )
+        new = {caption: found["caption"].tolist()} if audit.edits else {}
     chosen = dataset.select(found.index.tolist())
-    (caption,) = caption_columns(dataset.column_names)
-    texts = [audit.edits.get(name, text) for name, text in zip(found["id"], chosen[caption], strict=True)]
-    new = {"p_wrong": found["p_wrong"].tolist(), **({caption: texts} if audit.edits else {})}
+    new["p_wrong"] = found["p_wrong"].tolist()
     for name, values in new.items():
         left = chosen.remove_columns(name) if name in chosen.column_names else chosen
         chosen = left.add_column(name, values)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from nclib.auditing.wording import OF_TEXTS, Words
 from nclib.common.checks import check_array, check_rows, check_within, has_length
 from nclib.readers import open_array
-from nclib.readers.listing import is_missing
+from nclib.readers.listing import PARTS, is_missing, text_of
 from nclib.readers.pictures import open_picture
 
 if TYPE_CHECKING:
@@ -100,6 +100,12 @@ class Pairs:
                 f"none of the {len(self.ids)} pairs can be judged; most frequent reason ({n}): {reason}"
             )
         bad_captions[list(problems)] = True
+        claimed = self.image_of[~bad_captions]
+        if len(claimed) > 1 and (claimed == claimed[0]).all():
+            raise ValueError(
+                f"all {len(claimed):,} pairs claim one and the same {self.words.picture}, so that nothing "
+                "shows what a wrong pair looks like"
+            )
         # A picture is left out when it has no embedding, or when every pair that claims it has a problem
         # of the picture; a caption that cannot be judged leaves its picture usable.
         object.__setattr__(self, "problems", problems)
@@ -202,15 +208,19 @@ def from_arrays(
         image_of = np.asarray(image_of)
         image_of = image_of.astype(np.int64) if image_of.dtype.kind in "iu" else image_of
     names = [str(i) for i in (range(m) if ids is None else ids)]
-    texts = None if texts is None else list(texts)
+    given = None if texts is None else list(texts)
+    for row, text in enumerate(given or ()):
+        if isinstance(text, PARTS):
+            raise ValueError(f"texts[{row}] is a {type(text).__name__}; give one text for each pair")
+    texts = None if given is None else [*map(text_of, given)]
     return Pairs(
         images,
         captions,
         image_of,
         names,
-        None if texts is None else ["" if is_missing(t) else str(t) for t in texts],
+        texts,
         None if pictures is None else ["" if is_missing(p) else str(p) for p in pictures],
-        {row: "the caption is missing" for row, text in enumerate(texts or ()) if is_missing(text)},
+        {row: "the caption is empty" for row, text in enumerate(texts or ()) if not text},
     )
 
 

@@ -385,6 +385,9 @@ class Findings:
         """Return marks as lines of ``id``, ``label`` and ``new_caption``, of which one may be empty."""
         if isinstance(given, (str, Path)):
             given = read_marks(Path(given))
+        if not isinstance(given, (pd.DataFrame, Mapping, pd.Series)):
+            kind = type(given).__name__
+            raise TypeError(f"labels must be a DataFrame, the path of a CSV or a mapping, got a {kind}")
         if not isinstance(given, pd.DataFrame):
             given = pd.DataFrame(list(dict(given).items()), columns=["id", "label"])
         if missing := {"id", "label"} - set(given.columns):

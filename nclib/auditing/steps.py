@@ -25,8 +25,8 @@ from nclib.auditing.proposals import PROPOSED_FROM, Proposals, propose
 from nclib.auditing.result import Findings, ranked, threshold_costs
 from nclib.auditing.scores import SCORES, Context, with_random
 from nclib.auditing.within import grouped
-from nclib.common.checks import check_choice, check_count
-from nclib.common.options import did_you_mean
+from nclib.common.checks import check, check_choice, check_count
+from nclib.common.options import Rule, did_you_mean
 from nclib.readers import list_pairs
 
 Array = NDArray[Any]
@@ -151,6 +151,9 @@ def audit(
             f"score={score!r}: must be auto, {', '.join(SCORES)}{did_you_mean(score, SCORES) or ''}"
         )
     check_count("seed", seed, low=0)
+    check("one_to_one", one_to_one, Rule(bool))
+    if not isinstance(neighbours, Neighbours):
+        check_count("neighbours", neighbours)
     if captions is not None and images is None:
         source, images = None, source
     arrays = {"captions": captions, "image_of": image_of, "ids": ids, "texts": texts, "pictures": pictures}
@@ -287,7 +290,6 @@ def reasons(
     if pairs.texts is not None:
         words = np.array([len(text.split()) for text in pairs.texts])
         reason[words < SHORT] = "is very short"
-        reason[words == 0] = "is empty"
     plain = np.isin(reason, ("", low, lost))
     for said, many, times in (
         (f"stands on many {picture}s", plain & copies.repeated_caption, copies.times),

@@ -6,6 +6,7 @@ import re
 import sys
 from dataclasses import replace
 from functools import cache
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -324,6 +325,43 @@ def test_kept_data_have_edited_captions_and_their_own_columns(tmp_path):
     assert set(table["id"]) == {f"id {i}" for i in range(100) if i not in dropped}
 
 
+class Dataset(dict):
+    """Stands in for ``datasets.Dataset``: columns of text by name, rows by number."""
+
+    @property
+    def features(self):
+        return {name: SimpleNamespace(dtype="string") for name in self}
+
+    @property
+    def column_names(self):
+        return list(self)
+
+    def __len__(self):
+        return len(self["id"])
+
+    def select(self, rows):
+        return Dataset({name: [values[row] for row in rows] for name, values in self.items()})
+
+    def add_column(self, name, values):
+        return Dataset(self | {name: values})
+
+    def remove_columns(self, name):
+        return Dataset({one: values for one, values in self.items() if one != name})
+
+
+def test_rows_are_selected_from_the_data_set_that_was_audited_only():
+    audit, order = example()
+    given = Dataset(id=list(audit.pairs.ids), beschreibung=[f"caption  number {i}" for i in order])
+    chosen = audit.tell({"7": "right"}).select(given)
+    assert chosen["id"] == [
+        name for name, kept in zip(given["id"], audit.kept, strict=True) if kept or name == "7"
+    ]
+    with pytest.raises(ValueError, match="not the pairs that were audited, in their order"):
+        audit.select(given.select(range(399, -1, -1)))
+    with pytest.raises(TypeError, match=r"select needs a data set .* got a DataFrame"):
+        audit.select(audit.table)
+
+
 def test_hexadecimal_ids_are_saved_in_the_layout_of_datacomp(tmp_path):
     images, captions, _ = made(n=60, wrong=0)
     ids = [f"{i:032x}" for i in range(60)][::-1]
@@ -356,11 +394,14 @@ def test_the_issue_type_of_cleanlab_names_its_extra(monkeypatch):
         ({"image_of": np.arange(39)}, "the picture row of each caption, must be whole"),
         ({"ids": ["a"] * 40}, "'a' occurs 40 times"),
         ({"ids": ["a\u2028b", *range(39)]}, r"ids must be one line of text each.*'a\\u2028b' is not"),
+        ({"image_of": np.zeros(40, int)}, "all 40 pairs claim one and the same picture"),
         ({"texts": ["a"]}, r"texts must have 40 \(captions\) rows, got 1"),
+        ({"texts": [*"a" * 39, ["b", "c"]]}, r"texts\[39\] is a list; give one text for each pair"),
         ({"pictures": ["a", "b\ud800", *"c" * 38]}, r"pictures\[1\] is .* holds half a character"),
         ({"score": "cosin"}, "cosine"),
         ({"seed": -1}, "seed=-1: must be a whole number, at least 0"),
-        ({"neighbours": 0}, "k=0: must be a whole number, at least 1"),
+        ({"neighbours": "8"}, "neighbours='8': must be a whole number, at least 1"),
+        ({"one_to_one": "no"}, "one_to_one='no': must be True or False"),
         (
             {"neighbours": found_for(39)},
             r"neighbours\.pictures must be whole numbers \(40, k\), got int32 \(39",
@@ -370,11 +411,12 @@ def test_the_issue_type_of_cleanlab_names_its_extra(monkeypatch):
         ({"labels": {"3": "bad"}}, "must be one of wrong, right, unsure"),
         ({"labels": {"x": "wrong"}}, "of no pair here, the first: 'x'"),
         ({"labels": pd.DataFrame({"id": ["1"]})}, "missing: label"),
+        ({"labels": ["3"]}, "labels must be a DataFrame, the path of a CSV or a mapping, got a list"),
     ],
 )
 def test_what_does_not_fit_together_is_refused(change, message):
     images, captions, _ = made(n=40, wrong=0)
-    with pytest.raises((ValueError, FileNotFoundError), match=message):
+    with pytest.raises((ValueError, TypeError, FileNotFoundError), match=message):
         nclib.audit(**{"images": images, "captions": captions, "progress": False, **change})
 
 
