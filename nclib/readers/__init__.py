@@ -30,15 +30,14 @@ from nclib.readers.arrays import is_array, open_array, read_arrays
 from nclib.readers.hub import is_hub, read_hub
 from nclib.readers.listing import Hints, Listing
 from nclib.readers.pictures import UnreadableError, open_picture
-from nclib.readers.tables import is_table, read_folder, read_table
+from nclib.readers.tables import TARS, is_table, read_folder, read_table
 
 __all__ = ["Listing", "UnreadableError", "list_pairs", "open_array", "open_picture"]
 
 TAKEN = "a .npy, .npz, .csv, .tsv, .json, .jsonl, .parquet file, a folder, a DataFrame or a data set"
-TARS = (
-    "the library datasets reads tars: "
-    "nclib.audit(datasets.load_dataset('webdataset', data_files=..., split='train'))"
-)
+SHEET = "save its sheet as CSV"
+#: What to do with files of other kinds, by their suffix.
+INSTEAD = {".tar": TARS, ".xlsx": SHEET, ".xls": SHEET, ".ods": SHEET}
 
 #: Whether a layout takes a source, its reader, and the hints that this does not read; asked in this order.
 READERS: tuple[tuple[Callable[[Any], bool], Callable[[Any, Hints], Listing], tuple[str, ...]], ...] = (
@@ -98,6 +97,11 @@ def list_pairs(
     ImportError
         When an optional package is missing; the message names it.
     """
+    if not isinstance(folder, (str, PathLike, type(None))):
+        raise TypeError(
+            f"the folder of the pictures must be a path, got a {type(folder).__name__}; embeddings beside a "
+            "table are image_emb= and text_emb="
+        )
     home = None if folder is None else Path(folder).expanduser()
     if home is not None and not home.is_dir():
         raise FileNotFoundError(f"{folder} is not a folder; give the one that holds the pictures")
@@ -114,8 +118,11 @@ def list_pairs(
         raise FileNotFoundError(f"there is no file or folder {source}; give {TAKEN}")
     layout = next((layout for layout in READERS if layout[0](source)), None)
     if layout is None:
-        hint = TARS if isinstance(source, Path) and source.suffix == ".tar" else f"give {TAKEN}"
-        raise ValueError(f"{source} holds no pairs that can be read; {hint}")
+        what = source if isinstance(source, Path) else f"a source of type {type(source).__name__}"
+        hint = INSTEAD.get(
+            Path(str(what)).suffix.lower(), f"give {TAKEN}, or images= and captions= as arrays"
+        )
+        raise ValueError(f"{what} holds no pairs that can be read; {hint}")
     hints = Hints(home, text_emb, split, every_split, follow, image_column, caption_column, encoding)
     if left is not None or right is not None:
         if None in (left, right) or left == right or hints.named:

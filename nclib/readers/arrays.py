@@ -87,11 +87,13 @@ def read_arrays(source: Path, hints: Hints) -> Listing:
             f"{source}: {len(images):,} pictures and {m:,} captions, so rows do not say what belongs "
             "together; add an array image_of, the picture row of every caption"
         )
+    image_of = more.get("image_of", np.arange(m))
+    check_array(f"{source}: image_of, the picture row of each caption,", image_of, "whole numbers", m)
     ids = [str(i) for i in more.get("ids", range(m))]
     texts, splits = ([*map(text_of, more[n])] if n in more else None for n in ("texts", "splits"))
     return Listing(
         unique_ids(ids, ids),
-        np.asarray(more.get("image_of", np.arange(m)), np.int64),
+        image_of.astype(np.int64),
         texts,
         splits=splits,
         images=images,

@@ -39,6 +39,12 @@ LONGEST_CELL = 131_072  # characters; a row with a longer cell is refused
 LARGEST_TEXT = 1 << 30  # bytes that a packed table may have when it is unpacked
 FIRST = 50  # lines by which a header is told from a pair
 REPLACED = "\N{REPLACEMENT CHARACTER}"  # of bytes that are not UTF-8
+#: First bytes of files that are no text, and what to do with them.
+NO_TEXT = {
+    b"PK\3\4": "a zip archive or a workbook of Excel; save its sheet as CSV",
+    b"\x1f\x8b": "packed by gzip; let its name end in .gz",
+    b"PAR1": "a parquet file; let its name end in .parquet",
+}
 
 
 @dataclass(frozen=True)
@@ -102,6 +108,10 @@ def read_table(path: Path, encoding: str | None = None, named: Sequence[str] = (
             f"--caption-column (columns in the first line: {', '.join(names)}); a table without header has "
             f"lines 'picture<TAB>caption'{f'; some lines have {hint}' if hint else ''}"
         )
+    if not has_header and _pictures(text, 1) > max(0.5, _pictures(text, 0)):
+        raise ConvertError(
+            f"{path} has lines 'caption<TAB>picture', and no header; begin it with a line 'caption<TAB>image'"
+        )
     if not has_header and all(re.fullmatch(r"\w+", name) for name in names):
         warnings.warn(
             f"{path}: the first line, {header.strip()!r}, is taken for a pair; if it names columns, give "
@@ -131,6 +141,8 @@ def read_text(path: Path, encoding: str | None = None) -> tuple[str, str]:
             content = file.read(LARGEST_TEXT + 1 if packed else -1)
         if packed and len(content) > LARGEST_TEXT:
             raise ConvertError(f"{path} has more than {LARGEST_TEXT:,} bytes when unpacked; unpack it first")
+        if kind := next((kind for mark, kind in NO_TEXT.items() if content.startswith(mark)), ""):
+            raise ConvertError(f"{path} is {kind}")
         usual = "utf-16" if content.startswith((BOM_UTF16_LE, BOM_UTF16_BE)) else "utf-8-sig"
         text = content.decode(encoding or usual)
     except (OSError, EOFError, zlib.error) as error:
@@ -215,7 +227,7 @@ def _without_header(text: str) -> CaptionTable:
     ids, pictures, captions, problems = [], [], [], {}
     for row, line in enumerate(text.removesuffix("\n").split("\n")):
         name, tab, caption = line.rstrip("\r").partition("\t")
-        if not tab:
+        if not tab or "\t" in caption:
             problems[row] = (
                 f"line {row + 1}: expected 'picture<TAB>caption', or a header with the columns "
                 "image and caption"
@@ -242,10 +254,16 @@ def _is_header(names: list[str], separator: str, text: str) -> bool:
         return True  # a table without header is separated by tabs
     if not all(re.fullmatch(r"\w+", name) for name in names):
         return False
+    return not {*IMAGE_COLUMNS}.isdisjoint(names) or _pictures(text, 0) > 0.5
+
+
+def _pictures(text: str, column: int) -> float:
+    """Return the part of the lines after the first whose cell in a column names a picture, or is a URL."""
     # Pictures have a suffix or a number (#0), names of columns have none.
-    pictures = [line.partition("\t")[0] for line in text.split("\n")[1:FIRST]]
-    named = sum(bool(re.search(r"\.\w{2,5}(#\d+)?$", name)) for name in pictures)
-    return not {*IMAGE_COLUMNS}.isdisjoint(names) or named > len(pictures) / 2
+    rows = (line.rstrip("\r").split("\t") for line in text.split("\n")[1:FIRST])
+    cells = [cell.strip() for row in rows for cell in row[column : column + 1]]
+    named = sum(bool(re.search(r"^\w+://\S+$|\.\w{2,5}(#\d+)?$", cell)) for cell in cells)
+    return named / max(len(cells), 1)
 
 
 def one_line(text: str) -> str:

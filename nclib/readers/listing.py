@@ -41,6 +41,10 @@ EMBEDDINGS = (
     ("image_embedding", "caption_embedding"),
 )
 EMBEDDING_NAMES = frozenset(itertools.chain(*EMBEDDINGS))
+#: How pictures are read, for digests of what was made of them.
+READ = "upright, on white"
+#: Cells that hold several values.
+PARTS = (Mapping, list, tuple, set, np.ndarray)
 
 
 @dataclass(frozen=True)
@@ -117,7 +121,7 @@ class Listing:
 
     def stamp(self) -> str:
         """Return a digest that changes with the pictures: of their names, sizes and times."""
-        return digest([self.origin, *map(_state, self.pictures or ())])
+        return digest([READ, self.origin, *map(_state, self.pictures or ())])
 
 
 def _state(name: str) -> str:
@@ -161,8 +165,10 @@ class Rows:
         lines = [text_of(text) for text in self.texts]
         named, numbers = self.pictures is not None, range(len(lines))
         names = [text_of(name) for name in (numbers if self.pictures is None else self.pictures)]
-        for row, (line, name) in enumerate(zip(lines, names, strict=True)):
-            if not line:
+        for row, (text, line, name) in enumerate(zip(self.texts, lines, names, strict=True)):
+            if isinstance(text, PARTS):
+                problems.setdefault(row, f"the caption is a {type(text).__name__}, not text")
+            elif not line:
                 problems.setdefault(row, "the caption is empty")
             elif not name:
                 problems.setdefault(
@@ -205,6 +211,11 @@ def rows_of(
             f"{where} has no column of {what}: call it {name!r}, or give its name as --{name}-column "
             f"(columns: {', '.join(names)})"
         )
+    if picture is not None and not _is_plain(columns[picture]):
+        raise ValueError(
+            f"{where}, column {picture!r}: holds pictures or lists in place of paths; the library datasets "
+            "reads such files: nclib.audit(datasets.load_dataset('parquet', data_files=..., split='train'))"
+        )
     rows, texts = one_per_caption(zip(*(columns[name] for name in captions), strict=True))
     images, given = (stack_embeddings(values, where) for values in both) if both else (None, None)
     if len(rows) != len(columns[captions[0]]):
@@ -233,9 +244,7 @@ def rows_of(
 def _is_plain(values: Sequence[Any]) -> bool:
     """Whether a column holds numbers or text, by its first value."""
     first = next((value for value in values if value is not None), None)
-    return not isinstance(first, (bytes, Mapping, list, tuple, set, np.ndarray)) and not hasattr(
-        first, "save"
-    )
+    return not isinstance(first, (bytes, *PARTS)) and not hasattr(first, "save")
 
 
 def columns_asked_for(names: Sequence[str], column: str | None, where: Path | str) -> list[str]:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from tqdm import tqdm
 
 from nclib.readers.captions_table import one_line
@@ -32,7 +33,9 @@ class UnreadableError(ValueError):
 
 
 def open_picture(file: Path | io.BytesIO, side: int | None = None) -> Image:
-    """Return a picture in red, green and blue; with ``side`` a small copy to look at, upright and on white.
+    """Return a picture in red, green and blue, upright and on white; with ``side`` a small copy to look at.
+
+    Of one with more than 8 bits, the darkest value becomes black and the brightest white.
 
     Raises
     ------
@@ -48,7 +51,7 @@ def open_picture(file: Path | io.BytesIO, side: int | None = None) -> Image:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             with Image.open(file, formats=FORMATS) as picture:
-                return picture.convert("RGB") if side is None else _small(picture, side)
+                return _on_white(picture, side)
     except UnidentifiedImageError:
         kinds = f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
         raise UnreadableError(f"the file is not a picture in {kinds}") from None
@@ -58,17 +61,21 @@ def open_picture(file: Path | io.BytesIO, side: int | None = None) -> Image:
         raise UnreadableError(f"the picture cannot be read ({one_line(str(error))[:80]})") from error
 
 
-def _small(picture: Image, side: int) -> Image:
-    """Return a copy of at most ``side`` pixels each way: upright, on white, without metadata."""
+def _on_white(picture: Image, side: int | None) -> Image:
+    """Return a copy in RGB, without metadata; with ``side`` of at most as many pixels each way."""
     from PIL import Image, ImageOps
 
+    if picture.mode.startswith(("I", "F")):  # Pillow would cut off what lies beyond 8 bits
+        grey = np.nan_to_num(np.asarray(picture, np.float32))
+        picture = Image.fromarray(np.uint8(255 * (grey - grey.min()) / max(np.ptp(grey), 1e-9)))
     if picture.mode == "P" or picture.has_transparency_data:
         picture = picture.convert("RGBA")
-    picture.thumbnail((side, side))
+    if side is not None:
+        picture.thumbnail((side, side))
     picture = ImageOps.exif_transpose(picture)
-    small = Image.new("RGB", picture.size, "white")
-    small.paste(picture.convert("RGB"), mask=picture.getchannel("A") if "A" in picture.getbands() else None)
-    return small
+    flat = Image.new("RGB", picture.size, "white")
+    flat.paste(picture.convert("RGB"), mask=picture.getchannel("A") if "A" in picture.getbands() else None)
+    return flat
 
 
 class Files:

@@ -30,6 +30,10 @@ from nclib.readers.pictures import SUFFIXES, Files
 
 TABLES = (".csv", ".tsv", ".txt", ".token", ".parquet", ".json", ".jsonl")
 IN_FOLDER = (".csv", ".tsv", ".parquet", ".jsonl")  # tables that a folder of pictures may hold
+TARS = (
+    "the library datasets reads tars: "
+    "nclib.audit(datasets.load_dataset('webdataset', data_files=..., split='train'))"
+)
 BLOCK, BUFFER = 8192, 1 << 20  # rows and bytes of a parquet file that are read together
 
 
@@ -79,7 +83,8 @@ def _json(path: Path, hints: Hints) -> Rows:
     try:
         content = json.loads(captions_table.read_text(path, hints.encoding)[0])
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is not readable JSON ({error})") from error
+        hint = "; let the name of a file with an object in every line end in .jsonl"
+        raise ValueError(f"{path} is not readable JSON ({error}){hint}") from error
     if isinstance(content, dict) and isinstance(content.get("annotations"), list):
         pictures = [one for one in content.get("images") or [] if isinstance(one, dict)]
         names = {one.get("id"): one.get("file_name") for one in pictures}
@@ -116,7 +121,7 @@ def _answered(one: dict[str, Any]) -> dict[str, Any]:
 def _json_lines(path: Path, hints: Hints) -> Rows:
     """Return the pairs of a file with a JSON object in every line, such as an image folder's metadata."""
     objects: list[Any] = []
-    for line in captions_table.read_text(path, hints.encoding)[0].splitlines():
+    for line in captions_table.read_text(path, hints.encoding)[0].split("\n"):  # not at U+2028
         try:
             objects.append(json.loads(line) if line.strip() else {})
         except (ValueError, RecursionError):
@@ -133,7 +138,7 @@ def _objects(given: list[Any], path: Path, hints: Hints, what: str) -> Rows:
     objects = [_answered(one) if isinstance(one, dict) else {} for _, one in kept]
     names = dict.fromkeys(str(name) for one in objects for name in one)
     if not names:
-        raise ValueError(f"{path} holds no pairs")
+        raise ValueError(f"{path} holds no pairs: no {what} is a JSON object with names")
     return rows_of({name: [one.get(name) for one in objects] for name in names}, path, hints, problems)
 
 
@@ -228,7 +233,8 @@ def read_folder(source: Path, hints: Hints) -> Listing:
         return read_table(chosen[0], replace(hints, folder=hints.folder or source))
     pictures = sorted(p for p in source.rglob("*") if p.suffix.lower() in SUFFIXES)
     if not pictures:
-        raise ValueError(f"{source} holds neither a table of captions nor pictures")
+        hint = TARS if any(source.glob("*.tar")) else "give the folder or the table that has them"
+        raise ValueError(f"{source} holds neither a table of captions nor pictures; {hint}")
     texts: list[str] = []
     problems: dict[int, str] = {}
     for row, picture in enumerate(pictures):

@@ -119,6 +119,10 @@ def test_metadata_of_an_image_folder(tmp_path):
     assert (found.ids[0], found.texts) == ("0.png", ["one", "", "x"])
     assert found.problems == {1: "line 3 is not a JSON object", 2: "no picture is named"}
     assert list(found.columns) == ["lang"]
+    lines = [json.dumps({"image": "0.png", "text": text}, ensure_ascii=False) for text in ("a\u2028b", [{}])]
+    (tmp_path / "t.jsonl").write_text("\n".join(lines), "utf8")
+    found = list_pairs(tmp_path / "t.jsonl")
+    assert (found.texts[0], found.problems) == ("a b", {1: "the caption is a dict, not text"})
     assert found.open(0).size == (12, 9)
 
 
@@ -189,7 +193,7 @@ def test_missing_values_are_missing_captions_and_no_words(missing):
     found = list_pairs(frame)
     assert (found.texts, found.problems) == (["one", ""], {1: "the caption is empty"})
     pairs = from_arrays(np.eye(3), np.eye(3), texts=["one", missing, "three"])
-    assert (pairs.texts, pairs.problems) == (["one", "", "three"], {1: "the caption is missing"})
+    assert (pairs.texts, pairs.problems) == (["one", "", "three"], {1: "the caption is empty"})
 
 
 def test_hostile_captions_several_of_one_id_and_numbered_columns_arrive_as_they_are(tmp_path):
@@ -232,6 +236,29 @@ def test_damaged_pictures_say_why(tmp_path, monkeypatch, name, reason):
     found = list_pairs(write_table(tmp_path / "t.csv", [f"{name},caption"]))
     with pytest.raises(UnreadableError, match=reason):
         found.open(0)
+
+
+def test_pictures_are_read_as_a_person_sees_them(tmp_path):
+    ramp = np.tile(np.arange(32, dtype=np.uint8) * 8, (16, 1))
+    deep, clear = Image.fromarray(ramp.astype(np.uint16) * 256), np.zeros((16, 32, 4), np.uint8)
+    clear[:, :8, 3] = 255  # black, of which three quarters are transparent
+    (turned := Image.Exif())[0x0112] = 6
+    deep.save(tmp_path / "deep.png")
+    Image.fromarray(ramp.astype(np.float32) / 248).save(tmp_path / "float.tif")
+    Image.fromarray(clear).save(tmp_path / "clear.png")
+    Image.fromarray(ramp).save(tmp_path / "turned.png", exif=turned)
+    names = ("deep.png", "float.tif", "clear.png", "turned.png")
+    found = list_pairs(write_table(tmp_path / "t.csv", [f"{name},x" for name in names]))
+    deep, float_, clear, turned = (np.asarray(found.open(row)) for row in range(4))
+    assert (deep[0, [0, 16, 31], 0].tolist(), float_[0, 31, 0]) == ([0, 131, 255], 255)
+    assert (clear[0, 0, 0], clear[0, 31, 0]) == (0, 255)
+    assert turned.shape == (32, 16, 3)
+
+
+def test_pictures_in_the_cells_of_a_table_are_refused(tmp_path):
+    for cell in ({"bytes": picture(), "path": None}, picture(), ["a.png"], Image.new("RGB", (3, 3))):
+        with pytest.raises(ValueError, match=r"'image': holds pictures or lists .*datasets\.load_dataset"):
+            list_pairs(pd.DataFrame({"image": [cell, cell], "caption": ["one", "two"]}))
 
 
 def test_a_folder_with_its_table(tmp_path):
@@ -277,7 +304,13 @@ def npz(**arrays):
         ({"t.csv": TABLE}, {"split": "train"}, "split='train': not read from .*t.csv; leave it out"),
         ({"a.npz": npz(x=EYE)}, {}, "holds x; two arrays must be called images, captions"),
         ({"a.npz": npz(images=EYE, captions=EYE[:2])}, {}, "3 pictures and 2 captions"),
+        ({"a.npz": npz(images=EYE, captions=EYE, image_of=[0.5, 1, 2])}, {}, "image_of.* whole numbers"),
         ({"a.npz": b"PK\x03\x04 nothing"}, {}, "not a readable .npz"),
+        ({"t.csv": b"PK\x03\x04 nothing"}, {}, "workbook of Excel; save its sheet as CSV"),
+        ({"t.csv": gzip.compress(b"image,caption")}, {}, "t.csv is packed by gzip"),
+        ({"t.csv": "a dog.\tx/1.jpg\na cat.\thttps://x.org/2\n"}, {}, "caption<TAB>picture"),
+        ({"t.csv": "1.jpg\ta dog\tde\n"}, {}, "line 1: expected 'picture<TAB>caption', or a header"),
+        ({"t.csv": TABLE}, {"folder": EYE}, "must be a path, got a ndarray; embeddings .* image_emb="),
         ({"a.npz": npz(images=np.array([{}]), captions=EYE)}, {}, "Object arrays|pickled objects"),
         ({"a.npz": npz(images=EYE, captions=EYE)}, {"caption_column": "x"}, "caption_column='x': not read"),
         ({"a.npz": npz(images=EYE, captions=EYE)}, {"encoding": "utf-8"}, "encoding='utf-8': not read from"),
@@ -287,13 +320,13 @@ def test_what_holds_no_pairs_is_refused(tmp_path, files, given, message):
     for name, content in files.items():
         (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
     source = tmp_path / next((name for name in files if name in ("t.csv", "a.npz")), "")
-    with pytest.raises((ValueError, ConvertError), match=message):
+    with pytest.raises((ValueError, TypeError, ConvertError), match=message):
         list_pairs(source, **given)
 
 
-@pytest.mark.parametrize("source", ["/nowhere/t.csv", "nowhere.parquet", 7, None])
+@pytest.mark.parametrize("source", ["/nowhere/t.csv", "nowhere.parquet", 7, None, [{"image": "x" * 999}]])
 def test_what_cannot_be_read_is_said(source):
-    with pytest.raises((FileNotFoundError, ValueError), match=r"give a \.npy, \.npz, \.csv"):
+    with pytest.raises((FileNotFoundError, ValueError), match=r"^.{,70}give a \.npy, \.npz, \.csv"):
         list_pairs(source)
 
 
