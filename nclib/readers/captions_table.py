@@ -39,7 +39,7 @@ LONGEST_CELL = 131_072  # characters; a row with a longer cell is refused
 LARGEST_TEXT = 1 << 30  # bytes that a packed table may have when it is unpacked
 FIRST = 50  # lines by which a header is told from a pair
 REPLACED = "\N{REPLACEMENT CHARACTER}"  # of bytes that are not UTF-8
-#: First bytes of files that are no text, and what to do with them.
+#: First bytes of files that are not text, and what to do with them.
 NO_TEXT = {
     b"PK\3\4": "a zip archive or a workbook of Excel; save its sheet as CSV",
     b"\x1f\x8b": "packed by gzip; let its name end in .gz",
