@@ -41,7 +41,7 @@ def crossfit(
     image_of: NDArray[np.int64],
     usable: NDArray[np.bool_],
     *,
-    vectors: Array | None = None,
+    vectors: Any = None,
     seed: int = 0,
 ) -> tuple[Array, Array]:
     """Embed pictures and captions by models that were fitted without them.
@@ -55,7 +55,7 @@ def crossfit(
         The picture that each caption claims.
     usable : ndarray of bool, (M,)
         Pairs to fit to and to embed; the captions of others are zero.
-    vectors : ndarray, (M, F'), optional
+    vectors : ndarray or sparse array, (M, F'), optional
         Of the captions, by a sentence encoder; by default their TF-IDF.
     seed : int
         Of the folds.
@@ -86,7 +86,7 @@ def crossfit(
     fold_of = np.full(len(features), -1)
     fold_of[rng.permutation(pictures)] = np.arange(len(pictures)) % FOLDS
     fold_of[pictures] = fold_of[_first_copies(features, texts, image_of)[pictures]]
-    words: Any = _words(texts, usable) if vectors is None else vectors.astype(np.float64)
+    words: Any = words_of(texts, usable) if vectors is None else vectors.astype(np.float64)
     x = features.astype(np.float64)
     images = np.zeros((len(features), FOLDS, WIDTH), np.float32)
     captions = np.zeros((len(texts), FOLDS, WIDTH), np.float32)
@@ -100,8 +100,8 @@ def crossfit(
     return images.reshape(len(images), -1), captions.reshape(len(captions), -1)
 
 
-def _words(texts: Sequence[str], usable: NDArray[np.bool_]) -> Any:
-    """Return the TF-IDF of captions, with the words of the usable ones."""
+def words_of(texts: Sequence[str], usable: NDArray[np.bool_]) -> Any:
+    """Return the TF-IDF of captions, sparse (M, W), with words that stand in several usable ones."""
     least = 2 if usable.sum() < FEW else 3
     made = TfidfVectorizer(token_pattern=TOKEN, sublinear_tf=True, min_df=least, max_features=WORDS)
     try:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nclib.auditing.crossfit import crossfit
+from nclib.auditing.crossfit import crossfit, words_of
 from nclib.auditing.pairs import Pairs, what_is_wrong
 from nclib.auditing.sentences import cross_fitted_texts, embed_sentences
 from nclib.common.checks import LARGEST, has_length, squares
@@ -26,6 +26,7 @@ Array = NDArray[Any]
 Vectors = Callable[[list[Any]], Array]
 
 FAR = 100.0  # length of features, in that of most pictures, beyond which they hide those of all others
+UNREAD = "no word of the caption stands in other captions, so that the fitted model cannot read it"
 FEATURES = "EfficientNet-Lite0, 224 x 224 pixels, mean of the last map"
 
 
@@ -116,8 +117,11 @@ def read_pairs(
     usable = ~np.isin(np.arange(len(listing.ids)), list(listing.problems))
     if not usable.any():
         raise ValueError(f"none of the {len(usable):,} pairs can be used; the first: {listing.problems[0]}")
-    of_texts = encoder(texts) if encoder else None
-    return _pairs(listing, *crossfit(features, texts, listing.image_of, usable, vectors=of_texts, seed=seed))
+    words = encoder(texts) if encoder else words_of(texts, usable)
+    unread = np.flatnonzero(usable & (np.diff(words.indptr) == 0)) if encoder is None else []
+    usable[unread] = False
+    listing = replace(listing, problems=dict.fromkeys(map(int, unread), UNREAD) | listing.problems)
+    return _pairs(listing, *crossfit(features, texts, listing.image_of, usable, vectors=words, seed=seed))
 
 
 def _sentences(listing: Listing, model: Any, encoder: Callable[..., Array] | None, seed: int) -> Pairs:

@@ -167,6 +167,13 @@ def test_wrong_captions_score_lower_in_every_fold():
         assert 0.75 < exchanged.std() < 1.25  # the same in both folds: their scores can be compared
 
 
+def test_captions_without_a_known_word_are_not_called_wrong():
+    features, texts, _ = planted(150, 1)
+    texts[:30] = [f"qz{i} xw{i}" for i in range(30)]
+    pairs = read_pairs(pd.DataFrame({"image": range(150), "caption": texts}), image_emb=features)
+    assert pairs.problems == dict.fromkeys(range(30), embed.UNREAD)
+
+
 @pytest.mark.parametrize(
     ("value", "reason"),
     [
