@@ -117,10 +117,11 @@ def read_pairs(
     usable = ~np.isin(np.arange(len(listing.ids)), list(listing.problems))
     if not usable.any():
         raise ValueError(f"none of the {len(usable):,} pairs can be used; the first: {listing.problems[0]}")
-    words = encoder(texts) if encoder else words_of(texts, usable)
-    unread = np.flatnonzero(usable & (np.diff(words.indptr) == 0)) if encoder is None else []
-    usable[unread] = False
-    listing = replace(listing, problems=dict.fromkeys(map(int, unread), UNREAD) | listing.problems)
+    words: Any = encoder(texts) if encoder else words_of(texts, usable)
+    if not encoder:
+        unread = np.flatnonzero(usable & (np.diff(words.indptr) == 0))
+        usable[unread] = False
+        listing = replace(listing, problems=listing.problems | dict.fromkeys(unread.tolist(), UNREAD))
     return _pairs(listing, *crossfit(features, texts, listing.image_of, usable, vectors=words, seed=seed))
 
 
