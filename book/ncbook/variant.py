@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from baselines import fashion as _fashion  # noqa: F401  registers the sets for judging
 from baselines.weights import GLOVE, WEIGHTS
 
 from nclib import models

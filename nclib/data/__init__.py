@@ -6,7 +6,6 @@ with categories), each with three splits; ``available()`` lists the names, ``reg
 
 from nclib.common.files import digest
 from nclib.data import category_features as _category_features  # noqa: F401  (each registers itself)
-from nclib.data import fashion as _fashion  # noqa: F401
 from nclib.data import flickr8k as _flickr8k  # noqa: F401
 from nclib.data import own as _own  # noqa: F401
 from nclib.data import planted as _planted  # noqa: F401

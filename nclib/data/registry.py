@@ -165,7 +165,7 @@ def available(task: str | None = None) -> Catalogue:
     --------
     >>> from nclib import data
     >>> sorted(data.available("categories"))[:3]
-    ['category_file', 'emoji_category', 'fashion_category']
+    ['category_file', 'emoji_category', 'nuswide']
     >>> print(data.available("pairs")["planted"])
     synthetic concepts behind regions and words; tiny, for tests and checks
     """

@@ -20,9 +20,8 @@ PRESETS = ("quick", "standard", "paper")
 
 # Benchmarks whose noise is drawn, with the usual rate. Noise is drawn for other data only when asked for.
 DRAWN_RATES: dict[str, float] = {
-    **dict.fromkeys(("emoji", "planted", "f8k", "f30k", "coco", "fashion44k"), 0.6),
+    **dict.fromkeys(("emoji", "planted", "f8k", "f30k", "coco"), 0.6),
     **dict.fromkeys(("emoji_category", "planted_category", "wikipedia", "nuswide", "xmedianet"), 0.4),
-    "fashion_category": 0.4,
 }
 
 # ---------------------------------------------------------------------------------------- mismatched pairs

@@ -7,10 +7,11 @@ import re
 import numpy as np
 import pytest
 import torch
+from baselines import fashion
 from torch.utils.data import DataLoader
 
 import nclib
-from nclib.data import fashion, load
+from nclib.data import load
 from nclib.data.feature_files import LAYOUTS
 from nclib.data.vocabulary import SPECIAL, Vocabulary
 

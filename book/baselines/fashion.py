@@ -1,4 +1,7 @@
-"""Product photographs with their titles, as features: sets on which methods are judged and never tuned."""
+"""Product photographs with their titles, as features: sets on which methods are judged and never tuned.
+
+No command makes these features: the recorded runs of the book are on them, and grids load this module.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,10 @@ from nclib.data.dataset import Dataset
 from nclib.data.feature_files import PathLike
 from nclib.data.region_features import region_files
 from nclib.data.registry import register
+from nclib.runs.presets import DRAWN_RATES
 
 SHOP = "Fashion Product Images (Aggarwal, Kaggle)"
+DRAWN_RATES |= {"fashion44k": 0.6, "fashion_category": 0.4}
 PAIRS, CATEGORY_PAIRS = (42072, 1000, 1000), (8000, 2000, 2000)  # for training, validation and testing
 
 
