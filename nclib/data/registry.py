@@ -164,8 +164,8 @@ def available(task: str | None = None) -> Catalogue:
     Examples
     --------
     >>> from nclib import data
-    >>> sorted(data.available("categories"))[:3]
-    ['category_file', 'emoji_category', 'nuswide']
+    >>> sorted(data.available("categories"))[:2]
+    ['category_file', 'emoji_category']
     >>> print(data.available("pairs")["planted"])
     synthetic concepts behind regions and words; tiny, for tests and checks
     """
