@@ -19,16 +19,18 @@ from tqdm import tqdm
 from nclib.auditing.pairs import Indices, Pairs, blocks, unit_rows
 from nclib.common.checks import check_array, check_counts
 from nclib.common.files import digest, replacing
-from nclib.common.largest import candidates, largest
+from nclib.common.largest import candidates, first, largest
 
 Array = NDArray[Any]
 #: Rows of a tile of the matrix of cosines: 2048 x 8192 float32 are 64 MB.
 ROWS, COLUMNS = 2048, 8192
-#: Items up to which the search compares all. Of more: groups over the root of their number, groups that
-#: every item searches, items per group and rounds that place the groups, items whose lists are checked.
-EXACT, GROUPS, PROBES, SAMPLE, ROUNDS, CHECKED = 50_000, 4, 96, 32, 6, 256
+#: Items up to which the search compares all. Of more: groups over the root of their number, items per group
+#: and rounds that place the groups, items whose lists are checked.
+EXACT, GROUPS, SAMPLE, ROUNDS, CHECKED = 50_000, 8, 16, 4, 256
+#: Groups that every item searches: of the other modality, and of its own, whose lists are short.
+PROBES, OWN_PROBES = 80, 32
 #: Items in memory that search in groups at once.
-AT_ONCE = 32_768
+AT_ONCE = 65_536
 #: Seconds between two states of the search on disk.
 SAVE_EVERY = 60.0
 
@@ -94,10 +96,11 @@ def find_neighbours(
     """Find the nearest neighbours of all pictures and captions, tile by tile.
 
     Up to 50,000 items are all compared. Of more, N in number, those looked through are placed in
-    :math:`4 \\sqrt N` groups by spherical k-means, and every item is compared with the 96 groups whose
-    centres are nearest: :math:`24 N \\sqrt N` comparisons in place of :math:`N^2`. A sample of exact searches
-    gives the recall. Memory: the lists, 8 (M + N) (k + similar) bytes; of more than 50,000 items also 2 bytes
-    for each of an item's 96 groups, and 33,000 embeddings.
+    :math:`8 \\sqrt N` groups by spherical k-means, and every item is compared with the groups whose centres
+    are nearest, 80 of the other modality and 32 of its own: :math:`10 N \\sqrt N` and :math:`4 N \\sqrt N`
+    comparisons in place of :math:`N^2`, after :math:`8 N \\sqrt N` with the centres. A sample of exact
+    searches gives the recall of the pictures of captions. Memory: the lists, 8 (M + N) (k + similar) bytes;
+    of more than 50,000 items also 2 bytes for each of an item's groups, and 66,000 embeddings.
 
     Parameters
     ----------
@@ -116,7 +119,8 @@ def find_neighbours(
     captions = Side(pairs.unit_captions, pairs.usable)
     files: list[Path | None] = [None] * 3
     if work is not None:
-        settings = str((k, similar, ROWS, EXACT, GROUPS, PROBES, AT_ONCE))
+        groups = GROUPS, SAMPLE, ROUNDS, PROBES, OWN_PROBES, AT_ONCE
+        settings = str((k, similar, ROWS, EXACT, groups))
         key = digest([pairs.images, pairs.captions, pairs.usable, settings])[:16]
         files = [Path(work) / f"neighbours-{key}-{i}.npz" for i in range(3)]
     lists = (
@@ -144,11 +148,11 @@ class Side:
     def groups(self) -> tuple[Array, Array, list[Indices]]:
         """Groups of those that can be used, by k-means on a sample.
 
-        Their centres, the groups nearest to every row, nearest first, and the rows of each group.
+        Their centres, the 32 groups nearest to every row, nearest first, and the rows of each group.
         """
         size = min(len(self.rows), round(GROUPS * len(self.rows) ** 0.5))
-        centres = centres_of(self, size)
-        nearest = nearest_centres(self, centres, min(PROBES, size))
+        centres = centres_of(self, size, SAMPLE, ROUNDS)
+        nearest = nearest_centres(self, centres, min(OWN_PROBES, size))
         ends = np.cumsum(np.bincount(nearest[:, 0], minlength=size))[:-1]
         return centres, nearest, np.split(self.rows[np.argsort(nearest[:, 0], kind="stable")], ends)
 
@@ -213,7 +217,7 @@ def _group_tiles(left: Side, right: Side) -> tuple[int, Callable[[int], Tiles]]:
     # A step compares a part of the rows with one group of columns after the other.
     centres, searched, members = right.groups
     if left is not right:
-        searched = nearest_centres(left, centres, searched.shape[1])
+        searched = nearest_centres(left, centres, min(PROBES, len(centres)))
     parts = _parts(left.rows, AT_ONCE)
 
     def tiles(step: int) -> Tiles:
@@ -233,12 +237,12 @@ def _parts(rows: Indices, size: int) -> list[Indices]:
     return [rows[part] for part in blocks(len(rows), size)]
 
 
-def centres_of(side: Side, size: int) -> Array:
-    """Return the centres of groups, (size, D), by spherical k-means on a sample."""
+def centres_of(side: Side, size: int, sample: int, rounds: int) -> Array:
+    """Return the centres of groups, (size, D), by spherical k-means on ``sample`` items per group."""
     rng = np.random.default_rng(0)
-    x = side.unit(np.sort(rng.permutation(side.rows)[: SAMPLE * size]))
+    x = side.unit(np.sort(rng.permutation(side.rows)[: sample * size]))
     centres, ends = x[rng.permutation(len(x))[:size]], np.arange(len(x) + 1)
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         nearest = np.concatenate([(x[part] @ centres.T).argmax(1) for part in blocks(len(x), COLUMNS)])
         total = csr_array((np.ones(len(x), np.float32), nearest, ends), (len(x), size)).T @ x
         filled = total.any(1)
@@ -297,6 +301,6 @@ class _Best:
         values, found = values.take(turned), found.take(turned)
         values = np.concatenate([self.cosines[rows], values], 1)
         ids = np.concatenate([self.ids[rows], np.where(found < 0, -1, columns[found])], 1)
-        best = np.argsort(-values, axis=1, kind="stable")[:, :k]
+        best = first(values, k)
         best += values.shape[1] * np.arange(len(rows))[:, None]
         self.cosines[rows], self.ids[rows] = values.take(best), ids.take(best)

@@ -32,6 +32,8 @@ DRAWS, COMPARED = 3, 512
 #: Clusters of pictures, fewest and most; least area under the ROC curve of given against exchanged pairs,
 #: within clusters and within values.
 FEWEST_CLUSTERS, MOST_CLUSTERS, TOLD_APART, TOLD_IN_VALUES = 8, 256, 0.8, 0.65
+#: Pictures per cluster and rounds that place the clusters.
+SAMPLE, ROUNDS = 32, 6
 #: What clean catalogues show at most, as some right captions fit other pictures of the value as well.
 NATURAL = 0.08
 
@@ -235,7 +237,7 @@ def within_clusters(
 def _clusters(pairs: Pairs, shown: NDArray[np.bool_], k: int) -> Indices:
     """Return one of k clusters, by spherical k-means, for every picture that is ``shown``, (N,); else 0."""
     side, cluster = Side(pairs.unit_images, shown), np.zeros(pairs.n_images, np.int64)
-    cluster[side.rows] = nearest_centres(side, centres_of(side, k), 1)[:, 0]
+    cluster[side.rows] = nearest_centres(side, centres_of(side, k, SAMPLE, ROUNDS), 1)[:, 0]
     return cluster
 
 

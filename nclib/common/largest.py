@@ -51,10 +51,25 @@ def candidates(matrix: Array, k: int, above: Any = -np.inf) -> tuple[Array, NDAr
     return values, columns
 
 
+def first(values: Array, k: int) -> NDArray[np.int64]:
+    """Return the columns of the ``k`` largest values of every row, (n, k), as :func:`largest` does."""
+    if values.dtype != np.float32:
+        return np.argsort(-values, axis=1, kind="stable")[:, :k]
+    # Whole numbers sort several times quicker: above the column the bits of the float, which have its order
+    # once those of negative ones are flipped.
+    bits = (0 - values).view(np.int32)
+    bits ^= (bits >> 31) & 0x7FFFFFFF
+    keys = bits.astype(np.int64)
+    keys <<= 32
+    keys |= np.arange(values.shape[1])
+    keys.sort(axis=1)
+    return keys[:, :k] & 0xFFFFFFFF
+
+
 def largest(matrix: Array, k: int) -> NDArray[np.int64]:
     """Return the columns of the ``k`` largest entries of every row, (n, k), largest first, ties by position.
 
     Every row must have k entries above -inf.
     """
     values, columns = candidates(matrix, k)
-    return np.take_along_axis(columns, np.argsort(-values, axis=1, kind="stable")[:, :k], 1)
+    return np.take_along_axis(columns, first(values, k), 1)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from nclib.common.largest import candidates, largest
+from nclib.common.largest import candidates, first, largest
 
 
 @pytest.mark.parametrize("order", ["C", "F"])
@@ -22,6 +22,14 @@ def test_the_largest_entries_of_every_row(order, m, k):
         np.testing.assert_array_equal(np.sort(found)[::-1][: len(best)], best)
     if m > 500:
         assert values.shape[1] < m / 3
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+def test_the_first_of_a_full_sort_ties_by_position(kind):
+    x = np.random.default_rng(0).normal(size=(40, 90)).round(1).astype(kind)  # with many ties
+    x[1], x[2, ::3], x[3, ::2], x[3, 1::2], x[4, :5] = -np.inf, -np.inf, 0.0, -0.0, np.inf
+    x[5] = np.linspace(-1e-40, 1e-40, 90, dtype=kind)
+    np.testing.assert_array_equal(first(x, 32), np.argsort(-x, axis=1, kind="stable")[:, :32])
 
 
 def test_entries_of_minus_infinity_are_passed_over():
