@@ -1,7 +1,7 @@
 """What an audit of many pairs costs in time and memory, beside the bare product of all cosines.
 
     python book/bench/audit_scale.py --out audit_scale.json                      # 5,000 pairs: seconds
-    python book/bench/audit_scale.py --out audit_scale.json --pairs 100000 1000000 --folder BIG
+    python book/bench/audit_scale.py --out audit_scale.json --pairs 5000 100000 200000 1000000 --folder BIG
 
 Made pairs of 512 numbers, topics with pictures around them, one tenth of the captions exchanged, in
 ``.npy`` files that the audit maps into memory. Each size runs in a process of its own on one thread.
