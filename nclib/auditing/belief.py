@@ -20,8 +20,9 @@ from nclib.auditing.labels import Corrected, by_sample, relabelled
 from nclib.auditing.pairs import Indices, Pairs, exchange
 from nclib.auditing.scores import Context, Random, Scored, opinions_of, standardised_by, with_random
 from nclib.auditing.share import Calibration, Sample, Share, calibrate, interval
-from nclib.auditing.within import Groups, Within, within, within_clusters
+from nclib.auditing.within import Groups, Within, within
 from nclib.auditing.wording import Words
+from nclib.noise import auc
 from nclib.noise import calibration as compare
 
 Array = NDArray[Any]
@@ -35,6 +36,8 @@ IN_A_RUN, SHARE_IN_RUNS = (0.95, 0.5, 0.99), (0.95, 0.9, 0.99)
 #: Area under the ROC curve of the score on exchanged pairs, below which it is weak; part of the exchanges
 #: with similar pictures that are found, below which such mistakes count as hidden.
 WEAK, INVISIBLE = 0.8, 0.2
+#: Least area under the ROC curve of given pairs against exchanges with similar pictures.
+TOLD_APART = 0.65
 #: Most pairs that the first answer rests on.
 FIRST = 20_000
 #: Fewest labels of asked pairs that a share is estimated by; fewest pairs of another file, that theirs is.
@@ -54,12 +57,15 @@ class BlindSpot(NamedTuple):
     ----------
     near, random : float
         Of captions with one of the eight pictures most similar to their own, and with random ones.
+    most : float or None
+        Upper end of the share of wrong pairs, those included that fit no better than the former exchanges.
     words : Words
         What pictures and captions are called.
     """
 
     near: float
     random: float
+    most: float | None = None
     words: Words = Words()
 
     @property
@@ -69,6 +75,8 @@ class BlindSpot(NamedTuple):
 
     def __str__(self) -> str:
         hint, (picture, caption) = ": the share is a lower bound" if self.hides else "", self.words
+        if self.hides and self.most is not None:
+            hint += f", and with mistakes among similar {picture}s it is at most {self.most:.0%}"
         return (
             f"Of {caption}s planted on one of the eight most similar {picture}s this audit finds "
             f"{self.near:.0%}, of {caption}s planted at random {self.random:.0%}{hint}."
@@ -97,8 +105,7 @@ class Belief:
         Pairs in a run of rows that is shifted: nearly all of them are wrong.
     seed : int
     inside : Within or None
-        Pairs that fit no better than exchanges within a value of the column that was named, or without one
-        within clusters of pictures.
+        Pairs that fit no better than exchanges within a value of the column that was named.
     before : Calibration or None
         That before labels of a person.
     marks : Corrected or None
@@ -127,11 +134,6 @@ class Belief:
         """The pairs that are judged."""
         return self.context.pairs
 
-    @property
-    def within(self) -> Within | None:
-        """What is found within values of a column; clusters are reported, and count in nothing."""
-        return self.inside if self.inside is not None and self.inside.counts else None
-
     @cached_property
     def kind(self) -> Indices:
         """Kinds of the given pairs, (M,)."""
@@ -159,8 +161,8 @@ class Belief:
         """P(wrong) of the given pairs, its lower and its upper end, (3, M); NaN for those not judged."""
         ends = self.calibration(self.score, self.kind)
         if not self.reason:
-            if self.within is not None:
-                ends = 1 - (1 - ends) * (1 - self.within.ends)
+            if self.inside is not None:
+                ends = 1 - (1 - ends) * (1 - self.inside.ends)
             ends[:, self.shifted] = np.maximum(ends[:, self.shifted], np.array(IN_A_RUN)[:, None])
         ends[:, ~self.pairs.usable] = np.nan
         return ends
@@ -185,11 +187,10 @@ class Belief:
         if self.asked is not None:
             return self.asked
         share = self._with_runs(self.calibration.share, self.pairs.usable)
-        if self.reason or self.within is None:
+        if self.reason or self.inside is None:
             return share
-        inside = self.within.share
-        added = inside.value, 0.0, inside.high
-        return Share(*(1 - (1 - end) * (1 - more) for end, more in zip(share, added, strict=True)))
+        value, high = (1 - (1 - share[k]) * (1 - self.inside.share[k]) for k in (0, 2))
+        return Share(value, share.low, max(high, self.inside.most))
 
     def _with_runs(self, share: Share, rows: NDArray[np.bool_]) -> Share:
         """Return the share of some pairs whose part outside shifted runs has the given one."""
@@ -213,7 +214,27 @@ class Belief:
             return None
         called = (self.calibration(self.scored.values[k], self.queries.kinds[k])[0] for k in (2, 1))
         near, random = (float((p >= WRONG_FROM).mean()) for p in called)
-        return BlindSpot(near, random, self.pairs.words)
+        return BlindSpot(near, random, self._most(), self.pairs.words)
+
+    def _most(self) -> float | None:
+        """Return the upper end of the share of wrong pairs, those among similar pictures included.
+
+        Pairs are compared with exchanges with similar pictures; those that are wrong as exchanges at random
+        are in the share already. Mistakes among less similar pictures fit worse than such exchanges, so that
+        they count for more than they are. None where given and exchanged pairs are hardly told apart, after
+        labels, and where a column was named: its own exchanges say more.
+        """
+        given, _, near, _ = self.opinions[0].values
+        target = np.arange(len(given) + len(near)) < len(given)
+        told_apart = (auc(np.concatenate([given, near]), target) or 0) >= TOLD_APART
+        if self.n_marks or self.inside is not None or not told_apart:
+            return None
+        right, null = (1 - self.calibration(self.scored.values[k], self.queries.kinds[k])[0] for k in (0, 2))
+        count = self.queries.count
+        some = Sample.alike(given, count * right, self.queries.sets[0][1]).of(count > 0)
+        found = calibrate(some, Sample.alike(near, null), self.seed)
+        high = some.number.sum() / count.sum() * found.share.high
+        return float(1 - (1 - self.share.high) * (1 - high))
 
     def by_value(self, names: list[str]) -> pd.DataFrame:
         """Return ``value``, ``pairs`` that can be judged, ``share``, ``low`` and ``high`` of each group."""
@@ -266,14 +287,12 @@ class Belief:
         return replace(found, inside=self.inside)
 
     def among_alike(self, groups: Groups | None) -> Belief:
-        """Return the belief with what exchanges within a value show, or without a column within clusters."""
-        if self.reason:
+        """Return the belief with what exchanges within the values of a column show."""
+        if self.reason or groups is None:
             return self
-        right, fit = 1 - np.nan_to_num(self.ends[0]), self.scored.fit
-        if groups is None:
-            return replace(self, inside=within_clusters(self.context, right, fit, self.seed))
-        of = f"the same {groups.column or 'value'}"
-        return replace(self, inside=within(self.context, groups.values, of, right, fit, self.seed))
+        right, of = 1 - np.nan_to_num(self.ends[0]), f"the same {groups.column or 'value'}"
+        found = within(self.context, groups.values, of, right, self.scored.fit, self.seed)
+        return replace(self, inside=found)
 
     @cached_property
     def carried(self) -> Calibration:
@@ -313,15 +332,15 @@ class Belief:
         told = replace(self, before=base, marks=marks, n_marks=len(rows), asked=None)
         by_model = replace(told, calibration=marks.calibration)
         if base.reason or asked.sum() < FEWEST_ASKED:
-            return told if self.within is not None else by_model
+            return told if self.inside is not None else by_model
         # Labels of a random sample are believed rather than scores that contradict each other, or exchanges
         # within a value, whose share is an estimate. Elsewhere, where sample and model disagree, there are
         # mistakes that no score sees, or mistaken labels: the interval holds both.
         usable, old = self.queries.usable, replace(told, calibration=base)
         place, model = np.searchsorted(usable, rows[asked]), by_model.share
-        rate = marks.rate if self.contradicted or self.within is not None else 0.0
+        rate = marks.rate if self.contradicted or self.inside is not None else 0.0
         share = by_sample(old.ends[0][usable], place, chance[asked], wrong[asked], rate)
-        if self.within is not None:
+        if self.inside is not None:
             return replace(told, asked=share)
         if not self.contradicted:
             if share.low <= model.value <= share.high:
@@ -379,10 +398,7 @@ def first_share(pairs: Pairs, random: Random, seed: int) -> Share:
     some = rng.permutation(rows)[:FIRST]
     others = [exchange(pairs, some, rng) for _ in range(max(1, FIRST // len(some) // 2))]
     sets = (some, pairs.image_of[some]), (np.tile(some, len(others)), np.concatenate(others))
-    given, exchanged = (
-        Sample(standardised_by(pairs, random, *one), np.zeros(len(one[0]), np.int64), np.ones(len(one[0])))
-        for one in sets
-    )
+    given, exchanged = (Sample.alike(standardised_by(pairs, random, *one)) for one in sets)
     return calibrate(given, exchanged, seed).share
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nclib.auditing.pairs import Indices, exchange, fold_of
+from nclib.auditing.pairs import Indices, exchange
 from nclib.auditing.scores import Context
 from nclib.auditing.share import FEWEST, Sample
 
@@ -66,8 +66,7 @@ def draw_queries(context: Context, rng: np.random.Generator) -> Queries:
         rows, exchanged = rows[new], exchanged[new]
     lists = context.neighbours.similar_images[pairs.image_of[some]]
     choice = lists[np.arange(len(some)), rng.integers(0, lists.shape[1], len(some))].astype(np.int64)
-    fold = np.zeros(pairs.n_images, np.int64)
-    fold[pairs.image_of] = fold_of(pairs.captions)
+    fold = context.fold_of_image
     alike = (choice >= 0) & (fold[choice] == fold[pairs.image_of[some]])
     n_planted = max(int(PLANTED * len(usable)), min(len(usable), FEWEST_PLANTED))
     planted = rng.permutation(usable)[: min(n_planted, MOST_PLANTED)]

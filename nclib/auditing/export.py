@@ -171,7 +171,8 @@ def _facts(audit: Findings) -> dict[str, Any]:
         "not_judged": len(pairs.problems),
         "share": audit.share._asdict(),
         "second_share": audit.second_share and audit.second_share._asdict(),
-        "blind_spot": audit.blind_spot and {"near": audit.blind_spot.near, "random": audit.blind_spot.random},
+        "blind_spot": (spot := audit.blind_spot)
+        and {"near": spot.near, "random": spot.random, "most": spot.most},
         "by": audit.by.to_dict("records"),
         "inside": audit.inside and {"of": audit.inside.of, "values": audit.inside.table.to_dict("records")},
         "warnings": audit.warnings,

@@ -153,7 +153,7 @@ class Findings:
 
     @property
     def inside(self) -> Within | None:
-        """Pairs that fit no better than exchanges within their value, or within clusters of pictures."""
+        """Pairs that fit no better than exchanges within their value of the column that was named."""
         return self.belief.inside
 
     @property

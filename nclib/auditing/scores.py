@@ -22,7 +22,7 @@ from sklearn.preprocessing import StandardScaler
 
 from nclib.auditing.copies import Copies, find_copies
 from nclib.auditing.neighbours import Neighbours
-from nclib.auditing.pairs import Indices, Pairs, blocks, fold_of
+from nclib.auditing.pairs import Indices, Pairs, blocks, fold_of, unit_rows
 from nclib.auditing.partners import candidate_edges, solve_plan, temperature
 from nclib.auditing.share import FEWEST
 from nclib.noise import auc
@@ -81,6 +81,13 @@ class Context:
         claims = np.full((n, int(place[few].max()) + 1), -1, np.int32)
         claims[of[few], place[few]] = rows[few]
         return claims
+
+    @cached_property
+    def fold_of_image(self) -> Indices:
+        """Fold of a cross-fit that each picture is in, (N,)."""
+        fold = np.zeros(self.pairs.n_images, np.int64)
+        fold[self.pairs.image_of] = self.random[0]
+        return fold
 
     @cached_property
     def usual_agreement(self) -> float:
@@ -142,6 +149,33 @@ def _agreement(context: Context, rows: Indices, of: Indices) -> Scores:
     return out
 
 
+def local(context: Context, rows: Indices, of: Indices) -> Scores:
+    r"""Cosine of what sets picture and caption apart from those of similar pictures.
+
+    :math:`\cos(x_i - \bar x, y_j - \bar y)` with the means of the pictures most similar to picture i, up to
+    eight, and of their first captions. What all of a kind share says nothing of one of them.
+    """
+    pairs, copies, fold = context.pairs, context.copies, context.random[0]
+    out = np.empty(len(rows), np.float32)
+    for part in blocks(len(rows)):
+        j, i = rows[part], of[part]
+        n = context.neighbours.similar_images[i]
+        near = (n >= 0) & (context.fold_of_image[n] == fold[j, None])
+        near &= copies.picture[n] != copies.picture[i, None]
+        said = context.claims[n, 0]
+        theirs = near & (said >= 0) & (copies.caption[said] != copies.caption[j, None])
+        x = pairs.unit_images(i) - _mean_of(pairs.unit_images, n, near)
+        y = pairs.unit_captions(j) - _mean_of(pairs.unit_captions, said, theirs)
+        out[part] = np.vecdot(unit_rows(x), unit_rows(y))
+    return out
+
+
+def _mean_of(units: Callable[[Indices], Array], rows: Indices, use: NDArray[np.bool_]) -> Array:
+    """Return the mean of the vectors of those of ``rows``, (Q, l), that are used; zero where none is."""
+    weight = (use / np.maximum(use.sum(1, keepdims=True), 1)).astype(np.float32)
+    return np.matvec(units(rows.ravel()).reshape(*rows.shape, -1).swapaxes(1, 2), weight)
+
+
 def standardised(context: Context, rows: Indices, of: Indices) -> Scores:
     r"""Doubly standardised cosine, mean of :math:`(c - \mu_j) / \sigma_j` and :math:`(c - \nu_i) / \tau_i`.
 
@@ -201,6 +235,7 @@ SCORES: dict[str, Callable[[Context, Indices, Indices], Scores]] = {
     "cosine": cosine,
     "transport": transport,
     "siblings": siblings,
+    "local": local,
     "standardised": standardised,
 }
 #: Score of the second opinion about the share, and of the probabilities where the scores contradict it.
@@ -208,7 +243,7 @@ SECOND = "standardised"
 #: Cosines that differ by less, given and exchanged, are those of copies of one pair.
 SAME = 1e-5
 #: Scores that "auto" also puts together, and most pairs of each kind that their weights are fitted to.
-PARTS = ("cosine", "transport", "siblings")
+PARTS = ("cosine", "transport", "siblings", "local")
 FITTED = 20_000
 #: Fits of a combination, each without a part of the captions.
 FITS = 5
@@ -255,7 +290,7 @@ def _parts_of(values: dict[str, Scores], cuts: Array) -> tuple[str, ...]:
     least, usual = agreement[low].mean(), agreement[~low].mean()
     way = usual - by_chance.mean()
     together = way > 0 and usual - least < APART * way
-    return PARTS[:2] if together else PARTS
+    return tuple(name for name in PARTS if name != "siblings") if together else PARTS
 
 
 @dataclass(frozen=True)
@@ -310,15 +345,20 @@ def _scored_by(
     ``values`` are scores of the ``captions`` of all queries, (Q,), whose sets end at ``cuts``.
     """
     parts, join = tuple(values), None
-    given, exchanged = slice(cuts[0]), slice(*cuts[:2])
+    # A tenth of the exchanges that a choice rests on are with similar pictures, as mistakes often are.
+    near = min((cuts[1] - cuts[0]) // 9, cuts[2] - cuts[1])
+    given, exchanged = slice(cuts[0]), slice(cuts[0], cuts[1] + near)
     if len(parts) > 1:
         stacked = np.stack([values[n] for n in parts], 1)
         join = _cross_fitted(stacked, captions, given, exchanged, context.copies.caption, seed)
         values = {**values, "combined": join(stacked, captions)}
-    target = np.arange(cuts[1]) < cuts[0]
-    measured = {key: auc(value[: cuts[1]], target) for key, value in values.items()}
+    target = np.arange(exchanged.stop) < cuts[0]
+    measured, apart = (
+        {key: auc(value[:end], target[:end]) for key, value in values.items()}
+        for end in (cuts[1], exchanged.stop)
+    )
     # A constant score, such as that of siblings where a picture has one caption, is never chosen.
-    best = name if name in values else max(measured, key=lambda k: (np.ptp(values[k]) > 0, measured[k] or 0))
+    best = name if name in values else max(apart, key=lambda k: (np.ptp(values[k]) > 0, apart[k] or 0))
 
     def fit(rows: Indices, of: Indices) -> Array:
         if len(rows) == 0:

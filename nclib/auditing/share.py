@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -157,6 +157,11 @@ class Sample(NamedTuple):
         unit = None if self.unit is None else self.unit[rows]
         return Sample(self.score[rows], self.kind[rows], self.number[rows], unit)
 
+    @classmethod
+    def alike(cls, score: NDArray[Any], number: Any = 1.0, unit: NDArray[Any] | None = None) -> Self:
+        """Return scores of pairs that are of one kind."""
+        return cls(score, np.zeros(len(score), np.int64), np.broadcast_to(number, len(score)), unit)
+
 
 def calibrate(given: Sample, exchanged: Sample, seed: int = 0) -> Calibration:
     r"""Return :math:`P(wrong|s) = \pi / (\pi + (1 - \pi) e^{h(s)})` from scores of given and exchanged pairs.
@@ -220,8 +225,8 @@ def _calibrated(
     edges = np.unique(np.quantile(np.concatenate([score, other]), np.linspace(0, 1, BINS + 1)))
     if len(edges) < 4:
         return None
-    seen, g = (np.histogram(x, edges)[0] for x in (score, other))
-    count = np.histogram(score, edges, weights=given.number)[0]
+    seen = np.histogram(score, edges)[0]
+    count, g = (np.histogram(s.score, edges, weights=s.number)[0] for s in (given, exchanged))
     f = _by_unit(given.unit, np.digitize(score, edges[1:-1]), rng) if given.unit is not None else None
     f, g = _resampled(seen, rng) if f is None else f, _resampled(g, rng)
     unseen = np.append(0.5, rng.exponential(size=REPLICATES))

@@ -275,8 +275,8 @@ def reasons(
     picture, caption = pairs.words
     low, lost = f"fits its {picture} badly", f"fits no {picture} here"
     reason = np.where(suspect, low, "").astype(object)
-    if belief.within is not None:
-        reason[belief.by_value_only] = f"fits no better than another {caption} (of {belief.within.of})"
+    if belief.inside is not None:
+        reason[belief.by_value_only] = f"fits no better than another {caption} (of {belief.inside.of})"
     reason[suspect & copied] = f"is another one for a {picture} of an earlier pair"
     reason[placed] = f"fits another {picture} better"
     for one in found:

@@ -1,4 +1,4 @@
-"""Mistakes among pairs that are alike: of one value of a column, or of one cluster of pictures.
+"""Mistakes among pairs that are alike: of one value of a column.
 
 A caption of another product of the same type fits better than one that is drawn at random, so that a
 calibration by random exchanges takes it for right. Here the exchanges stay within the value: each cosine is
@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from nclib.auditing.copies import Copies, first_of
 from nclib.auditing.neighbours import Side, centres_of, nearest_centres
-from nclib.auditing.pairs import Indices, Pairs, exchange, fold_of
+from nclib.auditing.pairs import Indices, Pairs, exchange, fold_of, unit_rows
 from nclib.auditing.scores import Context, combination, moments
-from nclib.auditing.share import FEWEST, FEWEST_OF_KIND, Calibration, Sample, Share, calibrate, interval
+from nclib.auditing.share import FEWEST, FEWEST_OF_KIND, Sample, Share, calibrate, interval
 from nclib.common.checks import check_rows
 from nclib.noise import auc
 from nclib.readers.listing import columns_asked_for, text_of
@@ -29,11 +29,10 @@ from nclib.readers.listing import columns_asked_for, text_of
 Array = NDArray[Any]
 #: Exchanges of every pair within its value; pairs of a value that each is compared with at most.
 DRAWS, COMPARED = 3, 512
-#: Clusters of pictures, fewest and most; least area under the ROC curve of given against exchanged pairs,
-#: within clusters and within values.
-FEWEST_CLUSTERS, MOST_CLUSTERS, TOLD_APART, TOLD_IN_VALUES = 8, 256, 0.8, 0.65
 #: Pictures per cluster and rounds that place the clusters.
 SAMPLE, ROUNDS = 32, 6
+#: Least area under the ROC curve of given pairs against exchanges within values.
+TOLD_APART = 0.65
 #: What clean catalogues show at most, as some right captions fit other pictures of the value as well.
 NATURAL = 0.08
 
@@ -61,7 +60,7 @@ class Groups(NamedTuple):
 
 @dataclass(frozen=True)
 class Within:
-    """Pairs that fit no better than exchanges within their value, or their cluster.
+    """Pairs that fit no better than exchanges within their value.
 
     Parameters
     ----------
@@ -74,18 +73,18 @@ class Within:
         Probability of each pair, its lower and its upper end; 0 for pairs that are left out.
     share : Share
         Of all pairs that can be judged.
+    most : float
+        Upper end of the share of all wrong pairs, which fit no better than exchanges within the value either.
     caption : str
         What a caption is called.
-    counts : bool
-        Whether such pairs count in P(wrong) and in the share, or are only reported.
     """
 
     of: str
     table: pd.DataFrame
     ends: Array
     share: Share
+    most: float
     caption: str
-    counts: bool
 
     @property
     def beyond(self) -> bool:
@@ -142,13 +141,12 @@ def within(
     right: Array,
     fit: Callable[[Indices, Indices], Array],
     seed: int,
-    counts: bool = True,
 ) -> Within | None:
     """Return which pairs fit no better than exchanges within their value; None where nothing can be said.
 
     Pairs of values of fewer than 20 are put together by clusters of their pictures. Nothing can be said of
     fewer than 20 such pairs, nor where given and exchanged pairs are hardly told apart: the area under the
-    ROC curve must be 0.65, and 0.8 of clusters, which are ours.
+    ROC curve must be 0.65.
 
     Parameters
     ----------
@@ -159,8 +157,6 @@ def within(
     right : ndarray, (M,)
         Probability that a pair fits better than exchanges at random: only such pairs are looked at.
     seed : int
-    counts : bool
-        Of the values of a column that was named; clusters are only reported.
     """
     pairs, copies, rng = context.pairs, context.copies, np.random.default_rng(seed)
     of_value, names = pd.factorize(pd.Series(values))
@@ -185,20 +181,17 @@ def within(
     join = combination(given, exchanged, seed)
     score, other = join(given).astype(np.float64), join(exchanged).astype(np.float64)
     target = np.arange(len(score) + len(other)) < len(score)
-    least = TOLD_IN_VALUES if counts else TOLD_APART
-    if (auc(np.concatenate([score, other]), target) or 0) < least:
+    if (auc(np.concatenate([score, other]), target) or 0) < TOLD_APART:
         return None
-    number = copies.count[rows] * right[rows]
-    zeros = [np.zeros(len(x), np.int64) for x in (score, other)]
-
-    def by(one: Array, two: Array) -> Calibration:
-        unit = pairs.image_of[rows]
-        return calibrate(Sample(one, zeros[0], number, unit), Sample(two, zeros[1], zeros[1] + 1), seed)
-
+    unit, every = pairs.image_of[rows], copies.count[rows]
+    number = every * right[rows]
     # The score in use orders pairs better; its wrong pairs may fit better than exchanges, so that the share
     # is that of the standardised cosine.
-    found, alone = by(score, other), by(own, theirs)
-    if found.reason or alone.reason:
+    found, alone, whole = (
+        calibrate(Sample.alike(one, some, unit), Sample.alike(two), seed)
+        for one, two, some in ((score, other, number), (own, theirs, number), (own, theirs, every))
+    )
+    if found.reason or alone.reason or whole.reason:
         return None
     found = found.with_share(alone.share)
     table = []
@@ -209,29 +202,13 @@ def within(
     table.append(("all", len(rows), *found.share))
     columns = ["value", "pairs", "share", "low", "high"]
     ends = np.zeros((3, len(pairs)))
-    ends[:, rows] = found(score, zeros[0])
+    ends[:, rows] = found(score, np.zeros(len(rows), np.int64))
     use = np.flatnonzero(pairs.usable)
     same = first_of(copies.pair(use, pairs.image_of[use]))
     ends[:, use] = ends[:, use[same]]  # copies are as likely to be wrong as the first of them
-    part = float(number.sum() / pairs.usable.sum())
-    share = Share(*(part * end for end in found.share))
-    return Within(of, pd.DataFrame(table, columns=columns), ends, share, pairs.words.caption, counts)
-
-
-def within_clusters(
-    context: Context, right: Array, fit: Callable[[Indices, Indices], Array], seed: int
-) -> Within | None:
-    """Return :func:`within` clusters of pictures, as many as leave given and exchanged pairs apart."""
-    pairs, k = context.pairs, MOST_CLUSTERS
-    n = int(pairs.usable.sum())
-    while k >= FEWEST_CLUSTERS:
-        if n >= k * FEWEST_OF_KIND:
-            values = _clusters(pairs, pairs.usable_images, k)[pairs.image_of]
-            of = f"a similar {pairs.words.picture} (of {k} clusters)"
-            if (found := within(context, values, of, right, fit, seed, counts=False)) is not None:
-                return found
-        k //= 2
-    return None
+    part, all_of = (float(some.sum() / pairs.usable.sum()) for some in (number, every))
+    share, most = Share(*(part * end for end in found.share)), all_of * whole.share.high
+    return Within(of, pd.DataFrame(table, columns=columns), ends, share, most, pairs.words.caption)
 
 
 def _clusters(pairs: Pairs, shown: NDArray[np.bool_], k: int) -> Indices:
@@ -254,6 +231,9 @@ def _compared(
     by_caption, by_picture = np.zeros((2, 2, len(rows)))
     for k in np.unique(fold):
         mine = np.flatnonzero(fold == k)
+        # What all pairs of the value share says nothing of one of them.
+        for side in (x, y):
+            side[mine] = unit_rows(side[mine] - side[mine].mean(0))
         some = mine[rng.permutation(len(mine))[:COMPARED]]
         own = image_of[mine][:, None] == image_of[some]
         by_caption[:, mine] = moments(y[mine] @ x[some].T, own)

@@ -215,14 +215,39 @@ def test_clean_values_lose_nearly_nothing():
     assert audit.kept.mean() > 0.98
 
 
-def test_without_a_column_clusters_of_pictures_are_reported_and_count_in_nothing():
+@pytest.mark.parametrize("score", ["auto", "standardised"])
+def test_without_a_column_the_share_with_mistakes_among_similar_pictures_has_a_bound(score):
     images, captions, _, wrong = catalogue()
-    audit = nclib.audit(images, captions, progress=False)
-    assert audit.inside.of == "a similar picture (of 16 clusters)"
-    assert audit.inside.beyond
+    audit = nclib.audit(images, captions, score=score, progress=False)
+    assert audit.inside is None
     assert audit.ask_first
-    assert audit.share.high < audit.inside.share.low < wrong.mean()
-    assert "a similar picture" in audit.summary()
+    assert audit.share.high < wrong.mean() < audit.blind_spot.most < 3 * wrong.mean()
+    assert f"at most {audit.blind_spot.most:.0%}" in audit.summary()
+    told = audit.tell({name: "wrong" if wrong[int(name)] else "right" for name in audit.ask(60)["id"]})
+    assert told.blind_spot.most is None  # marks say how many there are
+
+
+def test_what_sets_a_pair_apart_from_similar_pictures_ranks_mistakes_among_them():
+    rng, n, kinds = np.random.default_rng(2), 1200, 40
+    kind = rng.integers(0, kinds, n)
+    images = 2 * rng.normal(size=(kinds, 32))[kind] + 0.7 * rng.normal(size=(n, 32))
+    captions, wrong = images + 0.84 * rng.normal(size=(n, 32)), np.zeros(n, bool)
+    for value in range(kinds):
+        rows = np.flatnonzero(kind == value)
+        rows = rows[: round(0.2 * len(rows))]
+        captions[rows], wrong[rows] = np.roll(captions[rows], 1, axis=0), len(rows) > 1
+    by_one, found = (
+        nclib.audit(images, captions, score=score, progress=False) for score in ("cosine", "auto")
+    )
+    assert found.score == "combined"
+    assert found.check(wrong)["auroc"] > by_one.check(wrong)["auroc"] + 0.02
+    assert found.check(wrong)["average_precision"] > by_one.check(wrong)["average_precision"] + 0.05
+    assert found.share.high < wrong.mean() < found.blind_spot.most < by_one.blind_spot.most
+
+
+def test_clean_pairs_have_a_low_bound():
+    images, captions, _, _ = catalogue(0.0)
+    assert nclib.audit(images, captions, progress=False).blind_spot.most < 0.1
 
 
 @pytest.mark.parametrize(

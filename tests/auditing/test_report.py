@@ -62,7 +62,10 @@ def made(texts, problems=(), **change):
     curves["reliability"] = [(0.05, 0.04, 900), (0.5, 0.55, 40), (0.95, 0.97, 300), (0.7, 0.0, 0)]
     share = Share(0.25, 0.2, 0.3)
     calibration = replace(audit.belief.calibration, share=share, reason="")
-    belief = replace(audit.belief, calibration=calibration, second=share, contradicted=("rank", share))
+    # Without curves nothing can be said of exchanges with similar pictures.
+    opinions = tuple(replace(one, values=[v[:0] for v in one.values]) for one in audit.belief.opinions)
+    of = {"calibration": calibration, "opinions": opinions, "second": share, "contradicted": ("rank", share)}
+    belief = replace(audit.belief, **of)
     return replace(audit, belief=belief, table=table, curves=curves, **change)
 
 
