@@ -53,7 +53,8 @@ class Neighbours:
     similar_captions, similar_caption_cosines : ndarray, (M, l)
         Captions nearest to every caption.
     recall : float
-        Share of the true neighbours that the lists hold, on a sample; 1 where all items were compared.
+        Share of the pictures nearest to a caption that its list holds, on a sample; 1 where all items were
+        compared. Of more than 50,000 items the lists of similar ones, and of captions, hold fewer.
     """
 
     pictures: Array
