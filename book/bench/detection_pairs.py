@@ -171,7 +171,7 @@ def type_exchange(found: Material, rate: float, rng: np.random.Generator) -> Noi
     """Hand pictures round among captions of one type of picture: a cluster of the centred features."""
     x = directions(found.images)
     side, types = Side(lambda rows: x[rows], np.ones(len(x), bool)), min(20, max(2, len(x) // 100))
-    kind = nearest_centres(side, centres_of(side, types), 1)[:, 0].astype(np.int64)[found.image_of]
+    kind = nearest_centres(side, centres_of(side, types, 32, 6), 1)[:, 0].astype(np.int64)[found.image_of]
     parts = (rng.permutation(np.flatnonzero(kind == k)) for k in range(types))
     moved = _exchanged(found.image_of, [part[: share(rate, len(part))] for part in parts])
     return Noisy(moved.image_of, moved.caption, moved.right, kind)
