@@ -54,7 +54,7 @@ class Neighbours:
         Captions nearest to every caption.
     recall : float
         Share of the pictures nearest to a caption that its list holds, on a sample; 1 where all items were
-        compared. Of more than 50,000 items the lists of similar ones, and of captions, hold fewer.
+        compared. Of more than 50,000 items the lists of similar ones, and of captions, may hold fewer.
     """
 
     pictures: Array
