@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,6 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from nclib.auditing.belief import WRONG_FROM, Belief
-from nclib.auditing.copies import first_pair
 from nclib.auditing.neighbours import Neighbours
 from nclib.auditing.pairs import Pairs
 from nclib.auditing.proposals import Proposals
@@ -18,7 +16,7 @@ from nclib.auditing.scores import cosine_of
 
 Array = NDArray[Any]
 #: Rows and pictures that a run may be moved by; shortest run; log odds beyond chance.
-OFFSETS, SHORTEST, SURE = (-2, -1, 1, 2), 3, 5.0
+OFFSETS, SHORTEST, SURE = (-5, -4, -3, -2, -1, 1, 2, 3, 4, 5), 3, 5.0
 #: Least part of the signs that counts, so that one sign is not sure. Distances of blocks that are tried:
 #: most, and captions that name one; nearest pictures looked at, of captions of at least this P(wrong).
 LEAST, FAR, OFTEN, NEAREST, SUSPECT = 0.05, 4, 5, 3, 0.2
@@ -33,41 +31,33 @@ def swaps(image_of: Array, partner: Array) -> list[tuple[int, int]]:
     return list(zip(both["row_x"].tolist(), both["row_y"].tolist(), strict=True))
 
 
-def shifted(n_images: int, image_of: Array, far: Sequence[int] = ()) -> list[tuple[int, str, Array]]:
-    """Return (by, unit, picture of every row) for runs moved by 1 or 2 rows or pictures; -1 outside.
-
-    ``far`` are more rows to try, such as the distance of two blocks that were exchanged.
-    """
-    n, found = len(image_of), []
-    places = np.arange(n)
-    for by in (*OFFSETS, *far):
-        at = places + by
-        found.append((by, "row", np.where((at >= 0) & (at < n), image_of[at.clip(0, n - 1)], -1)))
-    if not np.array_equal(image_of, places):
-        for by in OFFSETS:
-            at = image_of + by
-            found.append((by, "picture", np.where((at >= 0) & (at < n_images), at, -1)))
-    return found
+def moved(n_images: int, image_of: Array, unit: str, by: int) -> Array:
+    """Return the picture of every row that lies ``by`` rows or pictures after the given one; -1 for none."""
+    at, n = (np.arange(len(image_of)), len(image_of)) if unit == "row" else (image_of, n_images)
+    at = at + by
+    there = at.clip(0, n - 1)
+    return np.where(at == there, image_of[there] if unit == "row" else there, -1)
 
 
 def distances(pairs: Pairs, neighbours: Neighbours, p_wrong: Array) -> list[int]:
-    """Return how many rows the captions of suspect pairs most often lie from where they would fit."""
+    """Return how many pictures the captions of suspect pairs most often lie from where they would fit."""
     rows = np.flatnonzero(pairs.usable & (p_wrong >= SUSPECT))
-    # Pictures that a list lacks and those that no caption claims have no row: -1.
-    nearest, row = neighbours.pictures[rows, :NEAREST], first_pair(pairs)
-    to = np.where(nearest >= 0, row[nearest], -1)
-    by, count = np.unique((to - rows[:, None])[to >= 0], return_counts=True)
+    nearest = neighbours.pictures[rows, :NEAREST].astype(np.int64)  # -1 for pictures that a list lacks
+    by, count = np.unique((nearest - pairs.image_of[rows, None])[nearest >= 0], return_counts=True)
     often = (count >= OFTEN) & (np.abs(by) > max(OFFSETS))
     return by[often][np.argsort(-count[often], kind="stable")][:FAR].tolist()
 
 
-def runs(better: NDArray[np.bool_]) -> list[tuple[int, int, float]]:
-    """Return runs (start, stop, log odds) of signs in which a shift explains the scores.
+def runs(better: NDArray[np.bool_], best: NDArray[np.bool_], usual: float) -> list[tuple[int, int]]:
+    """Return runs (start, stop) of signs in which a shift explains the scores.
 
     Parameters
     ----------
-    better : ndarray of bool, (V,)
-        Whether captions fit the shifted picture better than the given one, in the order of the file.
+    better, best : ndarray of bool, (V,)
+        Whether captions fit the shifted picture better than the given one, and best of all nearby, in the
+        order of the file.
+    usual : float
+        Part of the captions that fit the given picture best of all nearby.
     """
     # Page's cumulative sum of signs. In the whole file a part q of the signs is "better": neighbouring rows
     # of a catalogue are alike, wrong pairs toss a coin. In a run that is shifted back it is 1 - q: a right
@@ -78,13 +68,42 @@ def runs(better: NDArray[np.bool_]) -> list[tuple[int, int, float]]:
     total = np.concatenate([[0.0], np.cumsum(np.where(better, gain, -gain))])
     height = total - np.minimum.accumulate(total)
     excursion = np.cumsum(height == 0)
+    # Vague and wrong captions are better off at any distance; in a shifted run one distance is the best, as
+    # often as the given picture is elsewhere.
+    q, r = (float(np.clip(part, LEAST, 1 - LEAST)) for part in (best.mean(), usual))
+    odds = np.where(best, np.log(r / q), np.log((1 - r) / (1 - q)))
     found = []
     for one in np.unique(excursion[height >= np.log(len(better)) + SURE]):
         start, stop = np.searchsorted(excursion, [one, one + 1])
         peak = int(start + np.argmax(height[start:stop]))
-        if peak - start >= SHORTEST:
-            found.append((int(start), peak, float(height[peak])))
+        if peak - start >= SHORTEST and odds[start:peak].sum() >= np.log(len(better)):
+            found.append((int(start), peak))
     return found
+
+
+def shifts(belief: Belief) -> list[tuple[float, Array, int, str]]:
+    """Return (gain in cosine, rows that are moved, by, unit) of every run that a shift explains."""
+    pairs, p_wrong, found = belief.pairs, belief.ends[0], list[tuple[float, Array, int, str]]()
+    every = np.arange(len(pairs))
+    far = (*OFFSETS, *distances(pairs, belief.context.neighbours, p_wrong))
+    alone = np.array_equal(pairs.image_of, every)  # a caption each, in order: rows are pictures
+    for unit, tried in (("row", far),) if alone else (("row", OFFSETS), ("picture", far)):
+        fit = {0: cosine_of(pairs, every, pairs.image_of)}
+        to = {by: moved(pairs.n_images, pairs.image_of, unit, by) for by in tried}
+        fit |= {by: np.where(of >= 0, cosine_of(pairs, every, of), -np.inf) for by, of in to.items()}
+        for by, images in to.items():
+            rows = np.flatnonzero((images >= 0) & (images != pairs.image_of) & pairs.usable)
+            if not len(rows):
+                continue
+            # Captions of one picture that follow each other are one sign: they err together.
+            first = np.flatnonzero(np.diff([pairs.image_of[rows], images[rows]], prepend=-1).any(0))
+            values = np.stack([np.add.reduceat(fit[k][rows], first) for k in (0, by, *OFFSETS)])
+            most = values[[0, *range(2, len(values))]].max(0)
+            better, stops = values[1] > values[0], np.append(first[1:], len(rows))
+            for start, stop in runs(better, better & (values[1] >= most), float((values[0] >= most).mean())):
+                run = rows[first[start] : stops[stop - 1]]
+                found.append((float((fit[by] - fit[0])[run].sum()), run, by, unit))
+    return sorted(found, key=lambda one: -one[0])
 
 
 def find_patterns(belief: Belief, proposals: Proposals) -> list[dict[str, Any]]:
@@ -92,23 +111,11 @@ def find_patterns(belief: Belief, proposals: Proposals) -> list[dict[str, Any]]:
     pairs, p_wrong, proposed = belief.pairs, belief.ends[0], proposals.image
     ids = np.array(pairs.ids, dtype=object)
     found: list[dict[str, Any]] = []
-    fit = cosine_of(pairs, np.arange(len(pairs)), pairs.image_of)
-    taken, options = np.zeros(len(pairs), bool), []
-    far = distances(pairs, belief.context.neighbours, p_wrong)
-    for by, unit, images in shifted(pairs.n_images, pairs.image_of, far):
-        rows = np.flatnonzero((images >= 0) & (images != pairs.image_of) & pairs.usable)
-        if not len(rows):
-            continue
-        gain = cosine_of(pairs, rows, images[rows]) - fit[rows]
-        # Captions of one picture that follow each other are one sign: they err together.
-        first = np.flatnonzero(np.diff([pairs.image_of[rows], images[rows]], prepend=-1).any(0))
-        last = rows[np.append(first[1:], len(rows)) - 1]
-        found_runs = runs(np.add.reduceat(gain, first) > 0)
-        options += [(odds, rows[first[a]], last[b - 1] + 1, by, unit) for a, b, odds in found_runs]
-    for _, start, stop, by, unit in sorted(options, reverse=True):
-        if not taken[start:stop].any():
-            taken[start:stop] = True
-            found.append({"kind": "shift", "ids": ids[start:stop].tolist(), "by": by, "unit": unit})
+    taken = np.zeros(len(pairs), bool)
+    for _, rows, by, unit in shifts(belief):
+        if not taken[rows[0] : rows[-1] + 1].any():
+            taken[rows[0] : rows[-1] + 1] = True
+            found.append({"kind": "shift", "ids": ids[rows].tolist(), "by": by, "unit": unit})
     alone = {"by": None, "unit": None}
     for a, b in swaps(pairs.image_of, proposed):
         if not taken[a] and not taken[b]:
