@@ -71,7 +71,7 @@ def runs(better: NDArray[np.bool_], best: NDArray[np.bool_], usual: float) -> li
     # Vague and wrong captions are better off at any distance; in a shifted run one distance is the best, as
     # often as the given picture is elsewhere.
     q, r = (float(np.clip(part, LEAST, 1 - LEAST)) for part in (best.mean(), usual))
-    odds: Array = np.where(best, np.log(r / q), np.log((1 - r) / (1 - q)))
+    odds = np.log([(1 - r) / (1 - q), r / q])[best.astype(np.int64)]
     found = []
     for one in np.unique(excursion[height >= np.log(len(better)) + SURE]):
         start, stop = np.searchsorted(excursion, [one, one + 1])
