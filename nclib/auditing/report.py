@@ -37,7 +37,7 @@ PICTURE_BYTES = 15_000
 SIZES = ((256, 75), (256, 50), (192, 50), (128, 40), (64, 30))  # side in pixels, JPEG quality, tried in turn
 LISTED = 2_000_000  # pairs up to which the page itself makes the list of kept ids
 PRINTED = 5  # pairs and reasons in the terminal
-SHOWN = 10  # groups in the terminal
+SHOWN = 10  # groups, and runs, in the terminal
 
 
 def write_report(audit: Findings, folder: str | Path, again: str = "") -> Path:
@@ -271,6 +271,11 @@ def summary(audit: Findings) -> str:
     if audit.inside is not None:
         lines.append(f"  {audit.inside}")
     lines += audit.findings
+    lines += [
+        f"{len(one['ids']):,} pairs, {beginning(one['ids'][0])} to {beginning(one['ids'][-1])}, lie in a run "
+        f"that is moved by {one['by']:+d} {one['unit']}{'s' * (abs(one['by']) > 1)}."
+        for one in [one for one in audit.patterns if one["kind"] == "shift"][:SHOWN]
+    ]
     blind = "" if audit.blind_spot is None else str(audit.blind_spot)
     lines += filter(None, (audit.assumption, blind, audit.belief.weakness))
     # Who labelled a pair knows it: what to look at next are the others.

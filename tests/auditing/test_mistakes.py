@@ -180,6 +180,7 @@ def test_order_is_evidence(by):
     assert audit.table["p_wrong"][wrong].gt(0.5).mean() > 0.9
     assert not audit.kept[audit.belief.shifted].any()
     assert audit.share.low <= wrong.mean() <= audit.share.high
+    assert f"lie in a run that is moved by {-by if by else 400:+d} row" in audit.summary()
     told = audit.tell({"0": "right"})  # marks do not take it back
     assert not told.kept[told.belief.shifted].any()
 
