@@ -227,7 +227,8 @@ def _calibrated(
         return None
     seen = np.histogram(score, edges)[0]
     count, g = (np.histogram(s.score, edges, weights=s.number)[0] for s in (given, exchanged))
-    f = _by_unit(given.unit, np.digitize(score, edges[1:-1]), rng) if given.unit is not None else None
+    place = np.digitize(score, edges[1:-1])
+    f = None if given.unit is None else _by_unit(given.unit, place, len(seen), rng)
     f, g = _resampled(seen, rng) if f is None else f, _resampled(g, rng)
     unseen = np.append(0.5, rng.exponential(size=REPLICATES))
     f = f * (count / np.maximum(seen, 1)) + unseen[:, None] * g / np.maximum(g.sum(1, keepdims=True), 1)
@@ -255,12 +256,12 @@ def _resampled(counts: NDArray[Any], rng: np.random.Generator) -> Array:
     return np.concatenate([counts[None], rng.poisson(counts, (REPLICATES, len(counts)))]).astype(np.float64)
 
 
-def _by_unit(unit: NDArray[Any], place: NDArray[Any], rng: np.random.Generator) -> Array | None:
+def _by_unit(unit: NDArray[Any], place: NDArray[Any], bins: int, rng: np.random.Generator) -> Array | None:
     """Return counts of bins, and replicates that draw units again; None where each unit is one pair."""
     unit = np.unique(unit, return_inverse=True)[1]
     if (n := int(unit.max()) + 1) == len(unit):
         return None
-    counts = coo_array((np.ones(len(unit)), (unit, place))).tocsr()
+    counts = coo_array((np.ones(len(unit)), (unit, place)), (n, bins)).tocsr()
     return np.concatenate([np.ones((1, n)), rng.poisson(1, (REPLICATES, n))]) @ counts
 
 

@@ -176,6 +176,8 @@ def within(
     compared = (_compared(pairs, copies, group, rng) for group in groups)
     own, others, theirs = (np.concatenate(part, -1) for part in zip(*compared, strict=True))
     rows = np.concatenate(groups)
+    if not others.shape[1]:  # all pictures of a value are one
+        return None
     given = np.stack([own, fit(rows, pairs.image_of[rows])], 1)
     exchanged = np.stack([theirs, fit(*others)], 1)
     join = combination(given, exchanged, seed)

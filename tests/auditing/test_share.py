@@ -109,3 +109,15 @@ def test_pairs_of_a_unit_that_are_wrong_together_are_less_certain():
         share = calibrate(Sample(*five, unit), exchanged).share
         widths.append(share.high - share.low)
     assert widths[1] > 1.5 * widths[0]
+
+
+def test_units_of_which_none_scores_high_are_drawn_again():
+    """Of given pairs all lie in the lower bins; some of them share a picture."""
+    rng = np.random.default_rng(0)
+    given, exchanged = rng.normal(-1, 1, 200), rng.normal(0, 1, 4000)
+    zeros = np.zeros(200, np.int64)
+    unit = np.arange(200) // 2
+    found = calibrate(
+        Sample(given, zeros, zeros + 1, unit), Sample(exchanged, np.zeros(4000, int), np.ones(4000, int))
+    )
+    assert found.share.high > 0.9
