@@ -81,11 +81,14 @@ def _on_white(picture: Image, side: int | None) -> Image:
 class Files:
     """Pictures of a table by name; a relative one never leads out of their folder.
 
-    With ``only``, an absolute name must lie in the folder as well; with ``follow``, none must.
+    With ``only``, an absolute name must lie in the folder as well; with ``follow``, none must. Names may
+    begin with that of the folder.
     """
 
     def __init__(self, folder: Path, *, only: bool, follow: bool = False) -> None:
         self.folder, self.only, self.follow = "" if folder == Path() else str(folder), only, follow
+        within = folder / folder.name
+        self.front = "" if not folder.name or within.is_dir() else f"{folder.name}/"
 
     def path(self, name: str) -> str | None:
         """Return where a picture should be; None for one outside the folder."""
@@ -93,7 +96,7 @@ class Files:
             if not self.only or self.follow:
                 return name
             name = os.path.relpath(name, self.folder)
-        whole = posixpath.normpath(name.replace("\\", "/"))
+        whole = posixpath.normpath(name.replace("\\", "/")).removeprefix(self.front)
         outside = (whole == ".." or whole.startswith("../")) and not self.follow
         return None if outside else os.path.join(self.folder, whole)
 

@@ -203,6 +203,18 @@ def test_hostile_captions_several_of_one_id_and_numbered_columns_arrive_as_they_
     assert (list_pairs(table).ids, list_pairs(table).texts) == (["7#0", "7#1"], ["one", "two"])
 
 
+@pytest.mark.parametrize("doubled", [False, True])
+def test_names_may_begin_with_that_of_the_folder(tmp_path, doubled):
+    folder = tmp_path / "pics"
+    place = folder / "pics" if doubled else folder
+    place.mkdir(parents=True)
+    Image.new("RGB", (3, 4)).save(place / "a.png")
+    (tmp_path / "t.csv").write_text("image,caption\npics/a.png,one\n./pics\\a.png,two\n")
+    listing = list_pairs(tmp_path / "t.csv", folder=folder)
+    assert listing.image_of.tolist() == [0, 0]
+    assert listing.open(0).size == (3, 4)
+
+
 def test_pictures_stay_in_their_folder(tmp_path):
     picture(tmp_path / "secret.png")
     (inside := tmp_path / "photos").mkdir()
