@@ -20,7 +20,7 @@ from nclib.auditing.labels import Corrected, by_sample, relabelled
 from nclib.auditing.pairs import Indices, Pairs, exchange
 from nclib.auditing.scores import Context, Random, Scored, opinions_of, standardised_by, with_random
 from nclib.auditing.share import Calibration, Sample, Share, calibrate, interval
-from nclib.auditing.within import Groups, Within, within
+from nclib.auditing.within import TOLD_APART, Groups, Within, within
 from nclib.auditing.wording import Words
 from nclib.noise import auc
 from nclib.noise import calibration as compare
@@ -36,8 +36,6 @@ IN_A_RUN, SHARE_IN_RUNS = (0.95, 0.5, 0.99), (0.95, 0.9, 0.99)
 #: Area under the ROC curve of the score on exchanged pairs, below which it is weak; part of the exchanges
 #: with similar pictures that are found, below which such mistakes count as hidden.
 WEAK, INVISIBLE = 0.8, 0.2
-#: Least area under the ROC curve of given pairs against exchanges with similar pictures.
-TOLD_APART = 0.65
 #: Most pairs that the first answer rests on.
 FIRST = 20_000
 #: Fewest labels of asked pairs that a share is estimated by; fewest pairs of another file, that theirs is.

@@ -86,11 +86,12 @@ def shifts(belief: Belief) -> list[tuple[float, Array, int, str]]:
     pairs, p_wrong, found = belief.pairs, belief.ends[0], list[tuple[float, Array, int, str]]()
     every = np.arange(len(pairs))
     far = (*OFFSETS, *distances(pairs, belief.context.neighbours, p_wrong))
+    given = cosine_of(pairs, every, pairs.image_of)
     alone = np.array_equal(pairs.image_of, every)  # a caption each, in order: rows are pictures
     for unit, tried in (("row", far),) if alone else (("row", OFFSETS), ("picture", far)):
-        fit = {0: cosine_of(pairs, every, pairs.image_of)}
         to = {by: moved(pairs.n_images, pairs.image_of, unit, by) for by in tried}
-        fit |= {by: np.where(of >= 0, cosine_of(pairs, every, of), -np.inf) for by, of in to.items()}
+        fit = {by: np.where(of >= 0, cosine_of(pairs, every, of), -np.inf) for by, of in to.items()}
+        fit[0] = given
         for by, images in to.items():
             rows = np.flatnonzero((images >= 0) & (images != pairs.image_of) & pairs.usable)
             if not len(rows):
@@ -102,7 +103,7 @@ def shifts(belief: Belief) -> list[tuple[float, Array, int, str]]:
             better, stops = values[1] > values[0], np.append(first[1:], len(rows))
             for start, stop in runs(better, better & (values[1] >= most), float((values[0] >= most).mean())):
                 run = rows[first[start] : stops[stop - 1]]
-                found.append((float((fit[by] - fit[0])[run].sum()), run, by, unit))
+                found.append((float((fit[by] - given)[run].sum()), run, by, unit))
     return sorted(found, key=lambda one: -one[0])
 
 

@@ -271,10 +271,11 @@ def summary(audit: Findings) -> str:
     if audit.inside is not None:
         lines.append(f"  {audit.inside}")
     lines += audit.findings
+    moved = [one for one in audit.patterns if one["kind"] == "shift"]
     lines += [
         f"{len(one['ids']):,} pairs, {beginning(one['ids'][0])} to {beginning(one['ids'][-1])}, lie in a run "
         f"that is moved by {one['by']:+d} {one['unit']}{'s' * (abs(one['by']) > 1)}."
-        for one in [one for one in audit.patterns if one["kind"] == "shift"][:SHOWN]
+        for one in moved[:SHOWN]
     ]
     blind = "" if audit.blind_spot is None else str(audit.blind_spot)
     lines += filter(None, (audit.assumption, blind, audit.belief.weakness))

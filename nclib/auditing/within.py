@@ -31,7 +31,7 @@ Array = NDArray[Any]
 DRAWS, COMPARED = 3, 512
 #: Pictures per cluster and rounds that place the clusters.
 SAMPLE, ROUNDS = 32, 6
-#: Least area under the ROC curve of given pairs against exchanges within values.
+#: Least area under the ROC curve of given pairs against exchanges among alike ones.
 TOLD_APART = 0.65
 #: What clean catalogues show at most, as some right captions fit other pictures of the value as well.
 NATURAL = 0.08
